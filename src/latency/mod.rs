@@ -1,0 +1,242 @@
+//! How long a step takes: from the shape of a batch to fixed-point time. A model of step time with
+//! integer coefficients, so that the time of any run of steps has an exact closed form.
+//!
+//! `T = fixed + table(n) + prefill_token·p + prefill_seq·s_p + decode_seq·s_d + kv·S +
+//! attention·A`, where n is all scheduled tokens, p prefill tokens, s_p and s_d sequences in
+//! prefill and in decode, S the KV tokens that decoding sequences attend to, and A the sum over
+//! prefill chunks of chunk·(2·context + chunk) (half of it is the number of query-key pairs, to
+//! within half a chunk). Leaves out: dispersion, communication that does not overlap, and any term
+//! that depends on what ran before. Knows `units` only.
+
+use crate::units::{FIX_BITS, Fix, PS_PER_S};
+
+/// What a step computes. A sequence with one scheduled token is a decode row, whatever it computes
+/// (this is what the attention kernels see); a sequence with more is a prefill row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepShape {
+    /// Tokens of sequences that have two or more tokens in this step.
+    pub prefill_tokens: u32,
+    /// Sequences with two or more tokens.
+    pub prefill_seqs: u32,
+    /// Σ chunk·(2·context + chunk) over those sequences; context = computed tokens before the step.
+    pub prefill_attention: u64,
+    /// Sequences with one token.
+    pub decode_seqs: u32,
+    /// KV tokens that those attend to: Σ (computed tokens before the step + 1).
+    pub decode_context: u64,
+}
+
+impl StepShape {
+    /// Tokens in all.
+    #[must_use]
+    pub const fn tokens(&self) -> u32 {
+        self.prefill_tokens + self.decode_seqs
+    }
+}
+
+/// A point of the piecewise-linear table: a batch of `tokens` costs `cost` (before other terms).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TablePoint {
+    /// Scheduled tokens.
+    pub tokens: u32,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// Coefficients in seconds, as people write them; [`StepTimeModel::new`] makes them integers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Coefficients {
+    /// Seconds for any step.
+    pub fixed_s: f64,
+    /// Non-decreasing table over scheduled tokens; empty means zero. Below the first point the
+    /// first value holds; above the last the last slope goes on.
+    pub tokens_table: Vec<TablePoint>,
+    /// Seconds per prefill token.
+    pub per_prefill_token_s: f64,
+    /// Seconds per sequence in prefill.
+    pub per_prefill_seq_s: f64,
+    /// Seconds per decoding sequence.
+    pub per_decode_seq_s: f64,
+    /// Seconds per KV token attended to in decode.
+    pub per_kv_token_s: f64,
+    /// Seconds per unit of `prefill_attention`.
+    pub per_prefill_attention_s: f64,
+    /// Decode-only batches are padded up to the next of these sizes before the table is read (the
+    /// captured CUDA graph sizes); ascending, empty for none.
+    pub graph_sizes: Vec<u32>,
+}
+
+/// Why coefficients make no step-time model.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LatencyError {
+    /// A coefficient is negative, not finite or absurdly large.
+    #[error("`{key}` is {value}; expected 0 or more, below 1000 s")]
+    BadCoefficient {
+        /// Field name.
+        key: &'static str,
+        /// What was given.
+        value: f64,
+    },
+    /// The table does not rise.
+    #[error(
+        "point {index} of `tokens_table` does not rise: tokens must increase, seconds must not decrease"
+    )]
+    TableNotRising {
+        /// Which point, from 0.
+        index: usize,
+    },
+}
+
+/// Step-time model with integer coefficients (units of 2^-20 ps).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepTimeModel {
+    fixed: u128,
+    table: Vec<(u32, u128)>,
+    prefill_token: u64,
+    prefill_seq: u64,
+    decode_seq: u64,
+    kv_token: u64,
+    attention: u64,
+    graph_sizes: Vec<u32>,
+}
+
+fn fixed_point(key: &'static str, seconds: f64) -> Result<u128, LatencyError> {
+    if !(0.0..1000.0).contains(&seconds) {
+        return Err(LatencyError::BadCoefficient { key, value: seconds });
+    }
+    // Powers of two scale exactly; the product is rounded once.
+    Ok((seconds * PS_PER_S as f64 * f64::from(1u32 << FIX_BITS)).round() as u128)
+}
+
+fn narrow(key: &'static str, seconds: f64) -> Result<u64, LatencyError> {
+    let wide = fixed_point(key, seconds)?;
+    u64::try_from(wide).map_err(|_| LatencyError::BadCoefficient { key, value: seconds })
+}
+
+impl StepTimeModel {
+    /// Checks the coefficients and turns them into integers.
+    ///
+    /// # Errors
+    /// When a coefficient is negative, not finite or too large, or the table does not rise.
+    pub fn new(c: &Coefficients) -> Result<Self, LatencyError> {
+        let mut table: Vec<(u32, u128)> = Vec::with_capacity(c.tokens_table.len());
+        for (index, point) in c.tokens_table.iter().enumerate() {
+            let cost = fixed_point("tokens_table", point.seconds)?;
+            if let Some(&(tokens, before)) = table.last()
+                && (point.tokens <= tokens || cost < before)
+            {
+                return Err(LatencyError::TableNotRising { index });
+            }
+            table.push((point.tokens, cost));
+        }
+        Ok(Self {
+            fixed: fixed_point("fixed_s", c.fixed_s)?,
+            table,
+            prefill_token: narrow("per_prefill_token_s", c.per_prefill_token_s)?,
+            prefill_seq: narrow("per_prefill_seq_s", c.per_prefill_seq_s)?,
+            decode_seq: narrow("per_decode_seq_s", c.per_decode_seq_s)?,
+            kv_token: narrow("per_kv_token_s", c.per_kv_token_s)?,
+            attention: narrow("per_prefill_attention_s", c.per_prefill_attention_s)?,
+            graph_sizes: c.graph_sizes.clone(),
+        })
+    }
+
+    /// Cost of `tokens` scheduled tokens by the table.
+    fn table_cost(&self, tokens: u32) -> u128 {
+        let after = self.table.partition_point(|&(t, _)| t <= tokens);
+        match (after.checked_sub(1).map(|i| self.table[i]), self.table.get(after)) {
+            (None, None) => 0,
+            (None, Some(&(_, first))) => first,
+            (Some((t0, c0)), Some(&(t1, c1))) => {
+                c0 + (c1 - c0) * u128::from(tokens - t0) / u128::from(t1 - t0)
+            }
+            (Some((t1, c1)), None) => match after.checked_sub(2).map(|i| self.table[i]) {
+                Some((t0, c0)) => c1 + (c1 - c0) * u128::from(tokens - t1) / u128::from(t1 - t0),
+                None => c1,
+            },
+        }
+    }
+
+    /// Tokens after padding to a captured graph (decode-only batches).
+    fn padded(&self, decode_seqs: u32) -> u32 {
+        let at = self.graph_sizes.partition_point(|&g| g < decode_seqs);
+        self.graph_sizes.get(at).copied().unwrap_or(decode_seqs)
+    }
+
+    /// Duration of a step. A step of no tokens takes no time.
+    #[must_use]
+    pub fn step(&self, shape: &StepShape) -> Fix {
+        if shape.tokens() == 0 {
+            return Fix::ZERO;
+        }
+        let tokens =
+            if shape.prefill_tokens == 0 { self.padded(shape.decode_seqs) } else { shape.tokens() };
+        Fix(self.fixed
+            + self.table_cost(tokens)
+            + u128::from(self.prefill_token) * u128::from(shape.prefill_tokens)
+            + u128::from(self.prefill_seq) * u128::from(shape.prefill_seqs)
+            + u128::from(self.decode_seq) * u128::from(shape.decode_seqs)
+            + u128::from(self.kv_token) * u128::from(shape.decode_context)
+            + u128::from(self.attention) * u128::from(shape.prefill_attention))
+    }
+
+    /// By how much each decode-only step of `decode_seqs` unchanged members outlasts the one
+    /// before: every member attends to one token more.
+    #[must_use]
+    pub fn decode_increment(&self, decode_seqs: u32) -> Fix {
+        Fix(u128::from(self.kv_token) * u128::from(decode_seqs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> StepTimeModel {
+        StepTimeModel::new(&Coefficients {
+            fixed_s: 0.006,
+            tokens_table: vec![
+                TablePoint { tokens: 10, seconds: 0.001 },
+                TablePoint { tokens: 20, seconds: 0.003 },
+            ],
+            per_prefill_token_s: 16e-6,
+            per_decode_seq_s: 10e-6,
+            per_kv_token_s: 39e-9,
+            graph_sizes: vec![1, 8, 16],
+            ..Coefficients::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_decode_step_grows_by_the_increment() {
+        let m = model();
+        let shape =
+            |context| StepShape { decode_seqs: 5, decode_context: context, ..StepShape::default() };
+        let (first, second) = (m.step(&shape(1000)), m.step(&shape(1005)));
+        assert_eq!(second, first + m.decode_increment(5));
+    }
+
+    #[test]
+    fn the_table_interpolates_holds_below_and_extends_above() {
+        let m = model();
+        let at = |n| m.table_cost(n);
+        assert_eq!(at(1), at(10));
+        assert_eq!(at(15) * 2, at(10) + at(20));
+        assert_eq!(at(30), at(20) + (at(20) - at(10)));
+        assert_eq!(m.padded(9), 16);
+        assert_eq!(m.padded(17), 17);
+    }
+
+    #[test]
+    fn bad_coefficients_are_refused() {
+        for bad in [-1.0, f64::NAN, f64::INFINITY, 1e6] {
+            let c = Coefficients { fixed_s: bad, ..Coefficients::default() };
+            assert!(matches!(StepTimeModel::new(&c), Err(LatencyError::BadCoefficient { .. })));
+        }
+        let falling =
+            vec![TablePoint { tokens: 2, seconds: 0.2 }, TablePoint { tokens: 3, seconds: 0.1 }];
+        let c = Coefficients { tokens_table: falling, ..Coefficients::default() };
+        assert_eq!(StepTimeModel::new(&c), Err(LatencyError::TableNotRising { index: 1 }));
+    }
+}

@@ -1,0 +1,104 @@
+//! Traffic: what arrives, when, with which lengths and which shared prefixes; from a generator or
+//! from a trace file. May know `units`, `kernel` and the engine's request types; knows nothing of
+//! fleets, routers or results.
+
+pub mod spec;
+
+use crate::engine::request::{Prompt, RequestId};
+use crate::units::{SimTime, Span};
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestBody {
+    /// Prompt tokens.
+    pub prompt: Prompt,
+    /// Output tokens the answer would have without `max_model_len`; at least one.
+    pub output_tokens: u32,
+    /// Smaller is served first under the priority policy.
+    pub priority: i32,
+    /// Do not read the prefix cache.
+    pub skip_cache: bool,
+    /// The client hangs up this long after arrival.
+    pub abort_after: Option<Span>,
+}
+
+/// A request and when it reaches the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub at: SimTime,
+    /// What.
+    pub body: RequestBody,
+}
+
+/// Counts of rows and requests that a source changed or could not use as they stood; reported, never silent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceNotes {
+    /// Requests whose output length was 0 and was raised to 1, as the engine makes at least one
+    /// token.
+    pub zero_outputs_raised: u64,
+    /// Requests whose prompt length was 0 and was raised to 1.
+    pub zero_prompts_raised: u64,
+}
+
+/// Why traffic cannot be produced.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum WorkloadError {
+    /// A trace line is not what its format says.
+    #[error("{file}:{line}: {problem}")]
+    TraceLine {
+        /// The trace file.
+        file: String,
+        /// Line number from 1.
+        line: u64,
+        /// What is wrong, what was expected.
+        problem: String,
+    },
+    /// A trace file as a whole cannot be used.
+    #[error("{file}: {problem}")]
+    TraceFile {
+        /// The trace file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A source of requests with arrival times of its own (open loop), in order of time.
+pub trait ArrivalSource: Send {
+    /// The next arrival; it will be request `id`. `None` at the end.
+    ///
+    /// # Errors
+    /// When a trace line cannot be read.
+    fn next_arrival(&mut self, id: RequestId) -> Result<Option<Arrival>, WorkloadError>;
+
+    /// What was changed on the way so far.
+    fn notes(&self) -> SourceNotes;
+}
+
+/// A source of requests without times (closed loop).
+pub trait BodySource: Send {
+    /// The next request; it will be request `id`. `None` at the end.
+    ///
+    /// # Errors
+    /// When a trace line cannot be read.
+    fn next_body(&mut self, id: RequestId) -> Result<Option<RequestBody>, WorkloadError>;
+
+    /// What was changed on the way so far.
+    fn notes(&self) -> SourceNotes;
+}
+
+/// Traffic, ready to be drawn.
+pub enum Load {
+    /// Arrivals come by themselves.
+    Open(Box<dyn ArrivalSource>),
+    /// A fixed number in flight; each end releases the next after a think time.
+    Closed {
+        /// Requests in flight.
+        concurrency: u32,
+        /// From an end to the next start.
+        think: Span,
+        /// The requests, in order of release.
+        bodies: Box<dyn BodySource>,
+    },
+}
