@@ -21,8 +21,7 @@ struct Run {
 /// Tokens `first..first + len` of a request: its prompt, then its output stream.
 fn runs(id: RequestId, prompt: &Prompt, first: u32, len: u32) -> Box<[Run]> {
     let end = first + len;
-    let output =
-        Segment { stream: StreamId::output(id), len: end.saturating_sub(prompt.len()) };
+    let output = Segment { stream: StreamId::output(id), len: end.saturating_sub(prompt.len()) };
     let mut position = 0;
     let mut runs = Vec::new();
     for segment in prompt.segments().iter().chain(std::iter::once(&output)) {
@@ -80,8 +79,7 @@ mod tests {
         let (a, b, c) = (StreamId::shared(1), StreamId::shared(2), StreamId::shared(3));
         let one = Prompt::from_segments([segment(a, 40), segment(b, 24)]);
         let two = Prompt::from_segments([segment(a, 40), segment(c, 24)]);
-        let (one, two) =
-            (chain_of(&mut chains, 1, &one, 64), chain_of(&mut chains, 2, &two, 64));
+        let (one, two) = (chain_of(&mut chains, 1, &one, 64), chain_of(&mut chains, 2, &two, 64));
         assert_eq!((one.len(), two.len()), (4, 4));
         assert_eq!(one[..2], two[..2]);
         assert_ne!(one[2], two[2]);
