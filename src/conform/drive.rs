@@ -18,8 +18,6 @@ pub struct Played {
     pub ended: BTreeMap<RequestId, EngineRecord>,
     /// The last instant at which the engine did something.
     pub end: SimTime,
-    /// The engine was still making schedule calls at the limit.
-    pub ran_away: bool,
 }
 
 /// What happens, in the order of things at one instant: hang-ups before the output of a step that
@@ -73,7 +71,6 @@ pub fn play<R: Replica>(case: &Case, replica: &mut R, calls_max: u64) -> Played 
             Event::Output | Event::Schedule => {
                 calls += u64::from(event == Event::Schedule);
                 if calls > calls_max {
-                    player.played.ran_away = true;
                     break;
                 }
                 replica.wake(now, &mut ends);
