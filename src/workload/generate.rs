@@ -4,6 +4,7 @@
 use super::arrivals::ArrivalClock;
 use super::bodies::Bodies;
 use super::spec::TrafficSpec;
+use super::trace::TraceSource;
 use super::{Arrival, ArrivalSource, BodySource, Load, RequestBody, SourceNotes, WorkloadError};
 use crate::engine::request::RequestId;
 use crate::kernel::rng::{Cause, Stream};
@@ -33,9 +34,7 @@ pub fn open_load(spec: &TrafficSpec, seed: u64) -> Result<Load, WorkloadError> {
                 bodies: Box::new(Released { bodies, left: *requests }),
             })
         }
-        TrafficSpec::Trace(_) => {
-            Err(WorkloadError::spec("trace", "trace files cannot be replayed in this version"))
-        }
+        TrafficSpec::Trace(spec) => Ok(Load::Open(Box::new(TraceSource::open(spec)?))),
     }
 }
 

@@ -5,9 +5,12 @@
 mod arrivals;
 mod bodies;
 mod generate;
+pub mod inspect;
 pub mod spec;
+mod trace;
 
 pub use generate::open_load;
+pub use trace::{Detection, detect};
 
 use crate::engine::request::{Prompt, RequestId};
 use crate::units::{SimTime, Span};
