@@ -82,7 +82,7 @@ pub struct RequestHead<'a> {
 /// A policy with its state.
 #[derive(Debug, Clone)]
 enum Policy {
-    Random(Random),
+    Random(Box<Random>),
     RoundRobin(RoundRobin),
     LeastOutstandingRequests(Outstanding),
     PrefixAware(PrefixAware, Outstanding),
@@ -101,7 +101,7 @@ impl Router {
     #[must_use]
     pub fn new(config: &RouterConfig, fleet: FleetShape, seed: u64) -> Self {
         let policy = match *config {
-            RouterConfig::Random => Policy::Random(Random::new(seed)),
+            RouterConfig::Random => Policy::Random(Box::new(Random::new(seed))),
             RouterConfig::RoundRobin => Policy::RoundRobin(RoundRobin::default()),
             RouterConfig::LeastOutstandingRequests => {
                 Policy::LeastOutstandingRequests(Outstanding::new(&fleet))

@@ -3,24 +3,19 @@
 
 use super::RequestHead;
 use super::fleet::FleetShape;
-use super::hash::mix;
+use crate::kernel::rng::{Cause, Stream};
 
 /// Draws from a stream of its own, so that routing does not disturb the traffic.
 #[derive(Debug, Clone)]
 pub struct Random {
-    state: u64,
+    stream: Stream,
 }
 
 impl Random {
-    /// A stream derived from the run's seed.
+    /// The router's stream in a run with `seed`.
     #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self { state: mix(seed ^ 0x726f_7574_6572_0000) }
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        ((u128::from(mix(self.state)) * u128::from(n)) >> 64) as u64
+    pub fn new(seed: u64) -> Self {
+        Self { stream: Stream::new(seed, Cause::Router, 0) }
     }
 
     /// A replica at random of those that take the request.
@@ -31,7 +26,7 @@ impl Random {
         if choices == 0 {
             return None;
         }
-        let mut chosen = self.below(u64::from(choices)) as u32;
+        let mut chosen = self.stream.below(u64::from(choices)) as u32;
         for pool in takers {
             if chosen < pool.replicas {
                 return Some(pool.first + chosen);

@@ -2,3 +2,4 @@
 
 mod queueing;
 mod servers;
+mod sim;
