@@ -1,6 +1,7 @@
 //! Integration tests, one binary.
 
 mod conform;
+mod engines;
 mod queueing;
 mod servers;
 mod sim;
