@@ -244,10 +244,10 @@ impl KeepsTrace for FastReplica {
 }
 
 /// The same for every engine; a configuration that it does not model is a reason to skip.
-fn play_and_compare<R: KeepsTrace>(
+fn play_and_compare<R: KeepsTrace, E: fmt::Display>(
     case: &Case,
     trace: &Trace,
-    replica: Result<R, EngineConfigError>,
+    replica: Result<R, E>,
 ) -> Verdict {
     let mut replica = match replica {
         Ok(replica) => replica,

@@ -195,3 +195,127 @@ impl BlockPool {
         assert_eq!(used + self.free.len(), self.blocks.len() - 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POOL: u32 = 12;
+
+    fn ids(numbers: &[u32]) -> Vec<BlockId> {
+        numbers.iter().map(|&n| BlockId(n)).collect()
+    }
+
+    #[test]
+    fn released_blocks_queue_last_first_empty_ones_in_front_cached_ones_behind() {
+        let mut pool = BlockPool::new(8);
+        let taken = pool.take(5);
+        assert_eq!(taken, ids(&[1, 2, 3, 4, 5]));
+        pool.cache(BlockId(1), ChainId(1));
+        pool.cache(BlockId(2), ChainId(2));
+        pool.release(&taken);
+        assert_eq!(pool.free_queue(), [5, 4, 3, 6, 7, 2, 1]);
+    }
+
+    #[test]
+    fn a_chain_is_found_in_the_block_that_was_cached_first_and_still_exists() {
+        let mut pool = BlockPool::new(4);
+        let taken = pool.take(3);
+        for &id in &taken {
+            pool.cache(id, ChainId(7));
+        }
+        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(1)));
+        pool.release(&taken[..1]);
+        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(1)), "free, but not handed out");
+        assert_eq!(pool.take(1), ids(&[1]));
+        assert_eq!(pool.evicted(), 1);
+        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(2)));
+    }
+
+    #[test]
+    fn a_touched_block_leaves_the_queue_until_its_last_holder_lets_go() {
+        let mut pool = BlockPool::new(4);
+        let taken = pool.take(1);
+        pool.cache(BlockId(1), ChainId(1));
+        pool.touch(BlockId(1));
+        pool.release(&taken);
+        assert!(!pool.is_free(BlockId(1)));
+        pool.release(&taken);
+        assert_eq!(pool.free_queue(), [2, 3, 1]);
+        pool.touch(BlockId(1));
+        assert_eq!(pool.free_queue(), [2, 3]);
+    }
+
+    /// What a holder of blocks may do.
+    #[derive(Debug, Clone)]
+    enum Act {
+        /// A new holder of hit blocks for chains `from..from + hits`, and new blocks after them.
+        Hold { from: u32, hits: u32, new: u32 },
+        /// A holder names its first block without a chain.
+        Cache { holder: usize, chain: u32 },
+        /// A holder lets go of everything.
+        Release { holder: usize },
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            (0..6u32, 0..3u32, 0..5u32).prop_map(|(from, hits, new)| Act::Hold { from, hits, new }),
+            (0..8usize, 0..6u32).prop_map(|(holder, chain)| Act::Cache { holder, chain }),
+            (0..8usize).prop_map(|holder| Act::Release { holder }),
+        ]
+    }
+
+    fn apply(pool: &mut BlockPool, holders: &mut Vec<Vec<BlockId>>, act: &Act) {
+        match *act {
+            Act::Hold { from, hits, new } => {
+                let hit: Vec<BlockId> =
+                    (from..from + hits).map_while(|c| pool.lookup(ChainId(c))).collect();
+                hit.iter().for_each(|&id| pool.touch(id));
+                let new = new.min(pool.free_count());
+                let queue = pool.free_queue();
+                let taken = pool.take(new);
+                assert_eq!(taken, ids(&queue[..new as usize]), "taken from the front");
+                assert!(taken.iter().all(|id| !hit.contains(id)));
+                holders.push(hit.into_iter().chain(taken).collect());
+            }
+            Act::Cache { holder, chain } => {
+                let Some(blocks) = holders.get(holder) else { return };
+                if let Some(&id) = blocks.iter().find(|&&id| pool.block(id).chain.is_none()) {
+                    let found = pool.lookup(ChainId(chain));
+                    pool.cache(id, ChainId(chain));
+                    assert_eq!(pool.lookup(ChainId(chain)), found.or(Some(id)), "first cached");
+                }
+            }
+            Act::Release { holder } if holder < holders.len() => {
+                pool.release(&holders.remove(holder));
+            }
+            Act::Release { .. } => {}
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_block_is_free_or_held_and_found_by_what_it_holds(
+            acts in prop::collection::vec(act(), 0..60)
+        ) {
+            let mut pool = BlockPool::new(POOL);
+            let mut holders: Vec<Vec<BlockId>> = Vec::new();
+            for act in &acts {
+                apply(&mut pool, &mut holders, act);
+                let mut counts = BTreeMap::new();
+                for &id in holders.iter().flatten() {
+                    *counts.entry(id).or_insert(0) += 1;
+                }
+                pool.check(&counts);
+            }
+            for blocks in holders.drain(..) {
+                pool.release(&blocks);
+            }
+            prop_assert_eq!(pool.free_count(), POOL - 1);
+            // Everything can be taken again, and then nothing is cached.
+            pool.take(POOL - 1);
+            prop_assert!(pool.cached.is_empty());
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// Identity of a full block together with everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ChainId(u32);
+pub(super) struct ChainId(pub(super) u32);
 
 /// Tokens `start..start + len` of a stream. Segments always begin at position 0 of their stream,
 /// so two neighbouring runs never join, and equal token sequences have equal lists of runs.
