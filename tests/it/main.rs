@@ -1,5 +1,7 @@
 //! Integration tests, one binary.
 
+mod conform;
 mod queueing;
 mod servers;
 mod sim;
+mod workload;
