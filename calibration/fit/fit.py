@@ -72,12 +72,18 @@ PROFILES = (
         gpu="h100-sxm",
         title="Llama-3-8B class dense models, bf16, TP1, H100 SXM 80 GB",
         factors={
-            "memory": Given(0.78, "share of 3.35 TB/s that single GEMMs of this model's sizes reach "
-                            "in public operator timings (aiconfigurator, vLLM 0.24, Apache-2.0)"),
+            "memory": Given(
+                0.78,
+                "share of 3.35 TB/s that single GEMMs of this model's sizes reach in public "
+                "operator timings (aiconfigurator, vLLM 0.24, Apache-2.0)",
+            ),
             "compute": Free(0.63, 0.2, 1.0),
             "kv": Free(0.87, 0.3, 1.0),
-            "attention": Given(0.5, "share of 989 TFLOP/s that prefill attention of this shape reaches "
-                               "at 2,048-4,096 tokens in the same timings (0.39-0.56)"),
+            "attention": Given(
+                0.5,
+                "share of 989 TFLOP/s that prefill attention of this shape reaches at 2,048-4,096 "
+                "tokens in the same timings (0.39-0.56)",
+            ),
             "layer_s": Free(4.5e-5, 1e-7, 1e-3),
             "decode_seq_s": Free(2.2e-5, 1e-7, 1e-3),
             "prefill_seq_s": Free(4e-4, 1e-6, 1e-1),
@@ -91,16 +97,16 @@ description = "8B-class dense models such as Llama-3.1-8B in bf16 on one H100 SX
 model = "llama-3.1-8b"
 gpu = "h100"
 tensor_parallel_size = 1''',
-        region='''input_tokens = [64, 4096]
-output_tokens = [16, 1400]
-concurrency = [1, 128]
-kv_usage = [0.0, 0.5]''',
+        region='''input_tokens = [200, 4096]
+output_tokens = [62, 1390]
+concurrency = [1, 440]
+kv_usage = [0.0, 0.4]''',
         notes=(
-            "Prompts above about 1,000 tokens are known only from Qwen3-14B (up to 4,096), carried",
-            "over by the shape of the model; nothing above 4,096 tokens, more than 128 sequences of",
-            "an 8B model, speculative decoding, fp8 weights or an fp8 KV cache has been checked.",
-            "The frontend latency is that of the KubeCon load test (client, network and API server",
-            "together): the other tests show 5-15 ms less.",
+            "Prompts above about 1,000 tokens are known only from Qwen3-14B (up to 4,096), carried "
+            "over by the shape of the model; nothing above 4,096 tokens, more than 128 sequences "
+            "of an 8B model, speculative decoding, fp8 weights or an fp8 KV cache has been "
+            "checked. The frontend latency is that of the KubeCon load test (client, network and "
+            "API server together): the Qwen3-14B test shows 13 ms less.",
         ),
     ),
     Profile(
@@ -112,13 +118,17 @@ kv_usage = [0.0, 0.5]''',
             "memory": Free(0.87, 0.3, 1.0),
             "compute": Free(0.3, 0.05, 1.0),
             "kv": Free(0.9, 0.3, 1.0),
-            "attention": Given(0.3, "assumed near the share of the matrix products; one prompt length "
-                               "cannot separate the two"),
+            "attention": Given(
+                0.3,
+                "assumed near the share of the matrix products; one prompt length cannot separate "
+                "the two",
+            ),
             "layer_s": Free(5e-5, 1e-7, 1e-3),
             "decode_seq_s": Free(7e-5, 1e-7, 1e-3),
             "prefill_seq_s": Given(0.0, "lost beside a prefill of 1.6 s"),
-            "frontend_s": Given(0.02, "assumed; 1 % of the TTFT of a 4,108-token prompt, not "
-                                "separable from it"),
+            "frontend_s": Given(
+                0.02, "assumed; 1 % of the TTFT of a 4,108-token prompt, not separable from it"
+            ),
         },
         largest_graph=256,
         head='''name = "qwen3-8b-fp8-l4"
@@ -131,11 +141,12 @@ output_tokens = [64, 256]
 concurrency = [1, 16]
 kv_usage = [0.0, 0.8]''',
         notes=(
-            "Prefill is known at one prompt length (4,108 tokens) and with the default Marlin kernel;",
-            "Triton kernels need 1.07-1.11 s for that prompt instead of 1.6 s. A GPU held at its",
-            "72 W cap for long needs about 2 s. More than 16 sequences has not been checked. In the",
-            "closed-loop tests requests move in lockstep, so the split of E2E into TTFT and TPOT",
-            "depends on the order of events within a step: E2E is fitted there, the split is not.",
+            "Prefill is known at one prompt length (4,108 tokens) and with the default Marlin "
+            "kernel; Triton kernels need 1.07-1.11 s for that prompt instead of 1.6 s. A GPU held "
+            "at its 72 W cap for long needs about 2 s. More than 16 sequences has not been "
+            "checked. In the closed-loop tests requests move in lockstep, so the split of E2E into "
+            "TTFT and TPOT depends on the order of events within a step: E2E is fitted there, the "
+            "split is not.",
         ),
     ),
 )
@@ -176,7 +187,9 @@ class Data:
             source = run["source"]
             frontend = factors.get(f"frontend_s@{source}", factors["frontend_s"])
             predicted = bench.metrics(
-                self.coefficients(factors, run["model"], source), bench.Run(**run["bench"]), frontend
+                self.coefficients(factors, run["model"], source),
+                bench.Run(**run["bench"]),
+                frontend,
             )
             for metric, measured in run["measured"].items():
                 fitted = run["fitted"]
@@ -330,15 +343,13 @@ def profile_text(data, factors, points):
     used = {p.source for p in points}
     for name in (n for n in data.sources if n in used):
         source = data.sources[name]
-        lines += ["", "[[source]]"]
+        lines += ["", "[[source]]", f"id = {quoted(name)}"]
         lines += [f"{key} = {quoted(source[key])}" for key in ("title", "where", "licence", "note")]
     for p in points:
-        title = data.sources[p.source]["title"]
-        lines += ["", "[[point]]", f"source = {quoted(title)}",
-                  f"what = {quoted(f'{p.metric}: {p.what}')}", f"measured = {number(p.measured)}",
+        lines += ["", "[[point]]", f"source = {quoted(p.source)}", f"what = {quoted(p.what)}",
+                  f"metric = {quoted(p.metric)}", f"measured = {number(p.measured)}",
                   f"predicted = {number(p.predicted)}", f"unit = {quoted(p.unit)}",
-                  f"error_pct = {round(100 * p.error, 2)}",
-                  f"held_out = {str(not p.fitted).lower()}"]
+                  f"error_pct = {round(100 * p.error, 2)}", f"fitted = {str(p.fitted).lower()}"]
     return "\n".join(lines) + "\n"
 
 

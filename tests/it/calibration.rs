@@ -40,11 +40,12 @@ const PROFILES: [Limits; 2] = [
 
 /// A measured figure beside its stored prediction.
 struct Point {
+    /// `metric.stat: load`.
     what: String,
     measured: f64,
     predicted: f64,
     error_pct: f64,
-    held_out: bool,
+    fitted: bool,
 }
 
 struct Profile {
@@ -60,6 +61,10 @@ fn number(value: &Value) -> f64 {
 
 fn whole(value: &Value) -> u32 {
     value.as_integer().and_then(|n| u32::try_from(n).ok()).expect("a whole number")
+}
+
+fn text_of<'a>(table: &'a Value, key: &str) -> &'a str {
+    table[key].as_str().expect("text")
 }
 
 fn list<'a>(table: &'a Table, key: &str) -> &'a [Value] {
@@ -88,11 +93,11 @@ fn read(name: &str) -> Profile {
     };
     let model = StepTimeModel::new(&step_time).expect("a step-time model");
     let point = |p: &Value| Point {
-        what: p["what"].as_str().expect("text").to_owned(),
+        what: format!("{}: {}", text_of(p, "metric"), text_of(p, "what")),
         measured: number(&p["measured"]),
         predicted: number(&p["predicted"]),
         error_pct: number(&p["error_pct"]),
-        held_out: p["held_out"].as_bool().expect("true or false"),
+        fitted: p["fitted"].as_bool().expect("true or false"),
     };
     Profile {
         step_time,
@@ -128,7 +133,7 @@ fn assert_near(got: f64, want: f64, tolerance: f64) {
 fn every_profile_states_its_evidence() {
     for Limits { file, .. } in PROFILES {
         let profile = read(file);
-        let held_out = profile.points.iter().filter(|p| p.held_out).count();
+        let held_out = profile.points.iter().filter(|p| !p.fitted).count();
         assert!(profile.points.len() - held_out >= 6, "{file}: too few fitted points");
         assert!(held_out >= 1, "{file}: nothing held out");
         for p in &profile.points {
@@ -136,7 +141,7 @@ fn every_profile_states_its_evidence() {
             assert!((p.error_pct - error).abs() < 0.01, "{file}: {}: {error}", p.what);
         }
         let fitted: Vec<f64> =
-            profile.points.iter().filter(|p| !p.held_out).map(|p| p.error_pct.abs()).collect();
+            profile.points.iter().filter(|p| p.fitted).map(|p| p.error_pct.abs()).collect();
         let mean = fitted.iter().sum::<f64>() / fitted.len() as f64;
         assert!(mean < 5.0, "{file}: mean error of the fitted points is {mean} %");
     }
