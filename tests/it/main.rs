@@ -1,5 +1,6 @@
 //! Integration tests, one binary.
 
+mod calibration;
 mod conform;
 mod engines;
 mod queueing;
