@@ -4,6 +4,7 @@ mod calibration;
 mod conform;
 mod engines;
 mod queueing;
+mod scenario;
 mod servers;
 mod sim;
 mod workload;
