@@ -8,6 +8,8 @@
 //! within half a chunk). Leaves out: dispersion, communication that does not overlap, and any term
 //! that depends on what ran before. Knows `units` only.
 
+use std::sync::Arc;
+
 use crate::units::{FIX_BITS, Fix, PS_PER_S, Span};
 
 /// What a step computes. A sequence with one scheduled token is a decode row, whatever it computes
@@ -88,7 +90,7 @@ pub enum LatencyError {
 }
 
 /// Step-time model with integer coefficients (units of 2^-20 ps).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StepTimeModel {
     fixed: u128,
     table: Vec<(u32, u128)>,
@@ -98,6 +100,27 @@ pub struct StepTimeModel {
     kv_token: u64,
     attention: u64,
     graph_sizes: Vec<u32>,
+    /// `decode_cost` by number of sequences, for the usual batch sizes.
+    by_decode_seqs: Arc<[u128]>,
+}
+
+/// Batch sizes whose decode cost is kept at hand.
+const USUAL_SEQS: u32 = 1024;
+
+impl std::fmt::Debug for StepTimeModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // What is kept at hand follows from the rest.
+        f.debug_struct("StepTimeModel")
+            .field("fixed", &self.fixed)
+            .field("table", &self.table)
+            .field("prefill_token", &self.prefill_token)
+            .field("prefill_seq", &self.prefill_seq)
+            .field("decode_seq", &self.decode_seq)
+            .field("kv_token", &self.kv_token)
+            .field("attention", &self.attention)
+            .field("graph_sizes", &self.graph_sizes)
+            .finish_non_exhaustive()
+    }
 }
 
 fn fixed_point(key: &'static str, seconds: f64) -> Result<u128, LatencyError> {
@@ -129,7 +152,7 @@ impl StepTimeModel {
             }
             table.push((point.tokens, cost));
         }
-        Ok(Self {
+        Ok(Self::with_costs_at_hand(Self {
             fixed: fixed_point("fixed_s", c.fixed_s)?,
             table,
             prefill_token: narrow("per_prefill_token_s", c.per_prefill_token_s)?,
@@ -138,7 +161,8 @@ impl StepTimeModel {
             kv_token: narrow("per_kv_token_s", c.per_kv_token_s)?,
             attention: narrow("per_prefill_attention_s", c.per_prefill_attention_s)?,
             graph_sizes: c.graph_sizes.clone(),
-        })
+            by_decode_seqs: Arc::from([]),
+        }))
     }
 
     /// `fixed + per_token · tokens + per_seq · sequences`, exactly: the clock of recorded schedules.
@@ -150,7 +174,7 @@ impl StepTimeModel {
             u64::try_from(Fix::from_span(span).0)
                 .map_err(|_| LatencyError::BadCoefficient { key, value: span.seconds() })
         };
-        Ok(Self {
+        Ok(Self::with_costs_at_hand(Self {
             fixed: Fix::from_span(fixed).0,
             table: Vec::new(),
             prefill_token: narrow("per_token", per_token)?,
@@ -160,7 +184,13 @@ impl StepTimeModel {
             kv_token: 0,
             attention: 0,
             graph_sizes: Vec::new(),
-        })
+            by_decode_seqs: Arc::from([]),
+        }))
+    }
+
+    fn with_costs_at_hand(mut self) -> Self {
+        self.by_decode_seqs = (0..=USUAL_SEQS).map(|n| self.decode_cost(n)).collect();
+        self
     }
 
     /// Cost of `tokens` scheduled tokens by the table.
@@ -202,6 +232,25 @@ impl StepTimeModel {
             + u128::from(self.attention) * u128::from(shape.prefill_attention))
     }
 
+    /// Duration of a decode-only step of `decode_seqs` members that attend to `context` KV tokens;
+    /// the same as [`Self::step`] of that shape.
+    #[must_use]
+    #[inline]
+    pub fn decode_step(&self, decode_seqs: u32, context: u64) -> Fix {
+        let by_seqs = match self.by_decode_seqs.get(decode_seqs as usize) {
+            Some(&cost) => cost,
+            None => self.decode_cost(decode_seqs),
+        };
+        Fix(by_seqs + u128::from(self.kv_token) * u128::from(context))
+    }
+
+    /// The part of a decode-only step that its members' number decides.
+    fn decode_cost(&self, decode_seqs: u32) -> u128 {
+        self.fixed
+            + self.table_cost(self.padded(decode_seqs))
+            + u128::from(self.decode_seq) * u128::from(decode_seqs)
+    }
+
     /// By how much each decode-only step of `decode_seqs` unchanged members outlasts the one
     /// before: every member attends to one token more.
     #[must_use]
@@ -237,6 +286,9 @@ mod tests {
             |context| StepShape { decode_seqs: 5, decode_context: context, ..StepShape::default() };
         let (first, second) = (m.step(&shape(1000)), m.step(&shape(1005)));
         assert_eq!(second, first + m.decode_increment(5));
+        assert_eq!(m.decode_step(5, 1000), first);
+        let large = StepShape { decode_seqs: 5000, decode_context: 9, ..StepShape::default() };
+        assert_eq!(m.decode_step(5000, 9), m.step(&large));
     }
 
     #[test]

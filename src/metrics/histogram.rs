@@ -6,6 +6,10 @@ use crate::units::{FIX_BITS, Fix, PS_PER_S, PS_PER_US, Span};
 /// Sub-buckets per power of two; 2048 keeps the relative width of a bucket below 1/1024.
 const HALF: u64 = 1024;
 const HALF_BITS: u32 = 10;
+/// Units of [`Fix`] in a microsecond.
+const UNITS_PER_US: u64 = PS_PER_US << FIX_BITS;
+/// Samples that are cheaper counted one by one than by the edges of their buckets.
+const FEW: u32 = 8;
 
 /// Histogram of times. Values below 2,048 µs have buckets of 1 µs; above, a bucket is at most
 /// 1/1024 of its value wide, as in an HDR histogram with three significant digits. Samples are
@@ -87,22 +91,52 @@ impl LatencyHistogram {
         if times == 0 || steps == 0 {
             return;
         }
+        // Up to 17 s the figures fit 64 bits, whose products and quotients are several times
+        // cheaper.
+        match (u64::try_from(first.0), u64::try_from(increment.0), u32::try_from(steps)) {
+            (Ok(first), Ok(increment), Ok(steps)) => {
+                self.progress_narrow(first, increment, steps, times);
+            }
+            _ => self.progress_wide(first, increment, steps, times),
+        }
+    }
+
+    #[inline]
+    fn progress_narrow(&mut self, first: u64, increment: u64, steps: u32, times: u64) {
+        let k = u64::from(steps);
+        let total =
+            u128::from(first) * u128::from(k) + u128::from(increment) * u128::from(k * (k - 1) / 2);
+        let wide_last = u128::from(first) + u128::from(increment) * u128::from(k - 1);
+        let Ok(last) = u64::try_from(wide_last) else {
+            let (first, increment) = (u128::from(first), u128::from(increment));
+            return self.progress_wide(Fix(first), Fix(increment), k, times);
+        };
+        self.sum.0 += total * u128::from(times);
+        self.max = self.max.max(Fix(wide_last));
+        self.reach(bucket_of(last / UNITS_PER_US));
+        if steps > FEW {
+            return self.count_narrow(last, increment, k, times);
+        }
+        let mut value = first;
+        for _ in 0..steps {
+            self.counts[bucket_of(value / UNITS_PER_US)] += times;
+            value = value.wrapping_add(increment);
+        }
+    }
+
+    #[cold]
+    fn progress_wide(&mut self, first: Fix, increment: Fix, steps: u64, times: u64) {
         let k = u128::from(steps);
         let last = Fix(first.0 + increment.0 * (k - 1));
         self.sum.0 += (first.0 * k + increment.0 * (k * (k - 1) / 2)) * u128::from(times);
         self.max = self.max.max(last);
         self.reach(bucket_of(micros(last)));
-        // Up to 17 s the figures fit 64 bits, whose division is several times faster.
-        match (u64::try_from(last.0), u64::try_from(increment.0)) {
-            (Ok(last), Ok(increment)) => self.count_narrow(last, increment, steps, times),
-            _ => self.count_wide(first, increment, steps, times),
-        }
+        self.count_wide(first, increment, steps, times);
     }
 
     /// Counts `steps` values up to `last`, in units of [`Fix`], whose buckets exist.
     #[inline]
     fn count_narrow(&mut self, last: u64, increment: u64, steps: u64, times: u64) {
-        const UNITS_PER_US: u64 = PS_PER_US << FIX_BITS;
         let last_bucket = bucket_of(last / UNITS_PER_US);
         let mut left = steps;
         loop {

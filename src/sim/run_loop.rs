@@ -11,7 +11,7 @@ use super::traffic::Traffic;
 use super::{Progress, SimError};
 use crate::engine::replica::Replica;
 use crate::engine::request::RequestId;
-use crate::kernel::wake::WakeQueue;
+use crate::kernel::wake::{WakeKey, WakeQueue};
 use crate::router::Router;
 use crate::signals::{Signals, Snapshot};
 use crate::units::{SimTime, Span};
@@ -52,6 +52,8 @@ pub struct Simulation<'a, R, Rec> {
     inside: Vec<u32>,
     /// Pending wakes, by replica.
     wakes: WakeQueue,
+    /// The next arrival, by far the most frequent event that is not a wake.
+    arrival: WakeKey,
     /// Pending events of all else, by [`source`].
     sources: WakeQueue,
     /// Requests on their way to each pool; the way takes a constant time, so they come in order.
@@ -94,6 +96,7 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
             last_sample: SimTime::ZERO,
             inside: vec![0; replicas.len()],
             wakes: WakeQueue::new(replicas.len()),
+            arrival: WakeKey::NEVER,
             sources: WakeQueue::new(source::DELIVERIES as usize + pools),
             deliveries: (0..pools).map(|_| VecDeque::new()).collect(),
             signals: Signals::new(replicas.len()),
@@ -143,7 +146,7 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
             if self.endpoint.in_flight.live() == 0 && self.is_over() {
                 return Ok(Verdict::Finished);
             }
-            let key = self.wakes.first().min(self.sources.first());
+            let key = self.wakes.first().min(self.sources.first()).min(self.arrival);
             if key.is_never() {
                 return Ok(self.stalled());
             }
@@ -186,14 +189,13 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
 
     /// True when nobody is inside, nobody will come and no engine has anything left to do.
     fn is_over(&self) -> bool {
-        !self.sources.is_pending(source::ARRIVAL) && self.wakes.is_empty()
+        self.arrival.is_never() && self.wakes.is_empty()
     }
 
     /// True when only scrapes, samples and the drain limit are pending.
     fn is_stuck(&self) -> bool {
-        let waiting = [source::ARRIVAL, source::ABORT];
-        self.wakes.is_empty()
-            && !waiting.iter().any(|&source| self.sources.is_pending(source))
+        self.is_over()
+            && !self.sources.is_pending(source::ABORT)
             && self.deliveries.iter().all(VecDeque::is_empty)
     }
 
@@ -244,7 +246,11 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
                 }
             }
         }
-        self.announce_clients();
+        if self.endpoint.changed || self.endpoint.traffic.next_at().is_none() {
+            self.announce_clients();
+        } else {
+            self.announce_arrival();
+        }
         Ok(())
     }
 
@@ -335,14 +341,18 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
         }
     }
 
-    /// Announces the next arrival, the next hang-up and the end.
     #[inline]
+    fn announce_arrival(&mut self) {
+        self.arrival = match self.endpoint.traffic.next_at() {
+            Some(at) => WakeKey::new(at, Rank::Arrival as u8, source::ARRIVAL),
+            None => WakeKey::NEVER,
+        };
+    }
+
+    /// Announces the next arrival, the next hang-up and the end.
     fn announce_clients(&mut self) {
         self.endpoint.changed = false;
-        match self.endpoint.traffic.next_at() {
-            Some(at) => self.sources.set(source::ARRIVAL, at, Rank::Arrival as u8),
-            None => self.sources.clear(source::ARRIVAL),
-        }
+        self.announce_arrival();
         match self.endpoint.aborts.first() {
             Some((at, _)) => self.sources.set(source::ABORT, at, Rank::Abort as u8),
             None => self.sources.clear(source::ABORT),

@@ -44,8 +44,10 @@ impl FastReplica {
             return Some(Stop::Blocks);
         }
         self.waiting.pop();
+        if hit_blocks > 0 {
+            self.kv.touch(&self.found, &mut self.slots.chain_mut(index).parts);
+        }
         let slot = &mut self.slots[index];
-        self.kv.touch(&self.found, &mut slot.parts);
         slot.hashed = hit_blocks;
         slot.computed = hit;
         slot.standing = Standing::Explicit;
@@ -75,13 +77,13 @@ impl FastReplica {
             self.sync_quoted(index, Phase::Waiting);
         }
         let most = (known - 1) / self.config.block_size;
-        self.kv.look_up(&self.slots[index].path, most, &mut self.found);
+        self.kv.look_up(&self.slots.chain(index).path, most, &mut self.found);
     }
 
     /// Brings up to date the hashes of running requests whose output this prompt quotes.
     pub(super) fn sync_quoted(&mut self, index: u32, phase: Phase) {
-        for i in 0..self.slots[index].path.len() {
-            let stream = self.kv.stream(self.slots[index].path[i].node);
+        for i in 0..self.slots.chain(index).path.len() {
+            let stream = self.kv.stream(self.slots.chain(index).path[i].node);
             let Some(author) = stream.author().and_then(|id| self.slots.find(id)) else { continue };
             if author == index {
                 continue;
@@ -93,7 +95,7 @@ impl FastReplica {
             }
             let scheduled = match phase {
                 Phase::Smooth => slot.order < self.slots[index].order,
-                Phase::ByRule => slot.scheduled_in == self.lock.step + 1,
+                Phase::ByRule => self.slots.scheduled_in(author) == self.lock.step + 1,
                 // The step number says so already.
                 Phase::Waiting => false,
             };
@@ -109,7 +111,8 @@ impl FastReplica {
         if !self.slots[index].quotes {
             return false;
         }
-        let mut streams = self.slots[index].path.iter().map(|step| self.kv.stream(step.node));
+        let path = &self.slots.chain(index).path;
+        let mut streams = path.iter().map(|step| self.kv.stream(step.node));
         streams.any(|stream| {
             let author = stream.author().and_then(|id| self.slots.find(id));
             author.is_some_and(|other| self.slots[other].standing == Standing::Lockstep)
@@ -125,7 +128,7 @@ impl FastReplica {
         let resumed = std::mem::replace(&mut slot.resumed, true);
         if !resumed {
             slot.cached = hit;
-            slot.first_scheduled = Some(call.now);
+            slot.first_scheduled = call.now;
             slot.kv_wait = blocked - slot.kv_wait_at_enqueue;
         }
         if looked_up {

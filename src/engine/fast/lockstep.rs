@@ -4,7 +4,7 @@
 //! head of a heap.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// Step numbers start here, so that a step number minus computed tokens is never negative.
 pub const FIRST_STEP: u64 = 1 << 32;
@@ -16,6 +16,52 @@ pub struct Membership {
     pub base: u64,
     /// Counts in latency figures.
     pub measured: bool,
+}
+
+/// (step that schedules the last token, slot, generation of the slot).
+type Finish = (u64, u32, u32);
+
+/// Members by the step of their last token: those that joined in the order in which they will end
+/// queue up, the others lie in a heap.
+#[derive(Debug, Default)]
+struct Finishes {
+    in_order: VecDeque<Finish>,
+    others: BinaryHeap<Reverse<Finish>>,
+}
+
+impl Finishes {
+    #[inline]
+    fn push(&mut self, finish: Finish) {
+        if self.in_order.back().is_none_or(|last| last.0 <= finish.0) {
+            self.in_order.push_back(finish);
+        } else {
+            self.others.push(Reverse(finish));
+        }
+    }
+
+    /// The earliest, and whether it is at the front of the queue.
+    #[inline]
+    fn first(&self) -> Option<(Finish, bool)> {
+        match (self.in_order.front(), self.others.peek()) {
+            (Some(&a), Some(&Reverse(b))) => Some(if a.0 <= b.0 { (a, true) } else { (b, false) }),
+            (Some(&a), None) => Some((a, true)),
+            (None, Some(&Reverse(b))) => Some((b, false)),
+            (None, None) => None,
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        match self.first() {
+            Some((_, true)) => {
+                self.in_order.pop_front();
+            }
+            Some((_, false)) => {
+                self.others.pop();
+            }
+            None => {}
+        }
+    }
 }
 
 /// Members that advance together.
@@ -31,8 +77,7 @@ pub struct Lockstep {
     base_sum: u64,
     /// Members by base modulo block size.
     phases: Vec<u32>,
-    /// (step that schedules the last token, slot, generation of the slot).
-    finish: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    finishes: Finishes,
 }
 
 impl Lockstep {
@@ -45,7 +90,7 @@ impl Lockstep {
             measured: 0,
             base_sum: 0,
             phases: vec![0; block_size as usize],
-            finish: BinaryHeap::new(),
+            finishes: Finishes::default(),
         }
     }
 
@@ -55,7 +100,7 @@ impl Lockstep {
         self.measured += u32::from(member.measured);
         self.base_sum += member.base;
         self.phases[(member.base % self.block_size) as usize] += 1;
-        self.finish.push(Reverse((finish_step, slot, generation)));
+        self.finishes.push((finish_step, slot, generation));
     }
 
     /// A member leaves (its heap entry goes stale).
@@ -72,24 +117,26 @@ impl Lockstep {
     }
 
     /// Step and slot of the next to finish; `current` tells live entries from stale ones.
+    #[inline]
     pub fn next_finish(&mut self, current: impl Fn(u32, u32) -> bool) -> Option<(u64, u32)> {
-        while let Some(&Reverse((step, slot, generation))) = self.finish.peek() {
+        while let Some(((step, slot, generation), _)) = self.finishes.first() {
             if current(slot, generation) {
                 return Some((step, slot));
             }
-            self.finish.pop();
+            self.finishes.pop();
         }
         None
     }
 
     /// A step at or before which the next member finishes (stale entries may make it early).
+    #[inline]
     pub fn earliest_finish(&self) -> Option<u64> {
-        self.finish.peek().map(|&Reverse((step, _, _))| step)
+        self.finishes.first().map(|((step, _, _), _)| step)
     }
 
     /// Removes what [`Self::next_finish`] returned from the heap.
     pub fn pop_finish(&mut self) {
-        self.finish.pop();
+        self.finishes.pop();
     }
 
     /// Blocks that the members need in the next step.

@@ -27,7 +27,7 @@ use kv::{KvPool, Lookup, NONE, PathStep};
 use lockstep::{FIRST_STEP, Lockstep};
 use queue::WaitingQueue;
 use schedule::Stop;
-use slots::{Slots, Standing};
+use slots::{Chain, Slots, Standing};
 use std::collections::VecDeque;
 use stretch::Stretch;
 use trace::Trace;
@@ -95,6 +95,8 @@ pub struct FastReplica {
     spare: Vec<Batch>,
     stretch: Option<Stretch>,
     schedule_at: Option<SimTime>,
+    /// When to be woken next, kept up by every call from outside.
+    next: Option<Wake>,
     /// When the last output was processed with nobody left inside.
     output_at: Option<SimTime>,
     aborts: Vec<RequestId>,
@@ -150,6 +152,7 @@ impl FastReplica {
             spare: Vec::new(),
             stretch: None,
             schedule_at: None,
+            next: None,
             output_at: None,
             aborts: Vec::new(),
             last_end: Fix::ZERO,
@@ -197,7 +200,8 @@ impl FastReplica {
     fn trace_path(&mut self, index: u32, segments: &[Segment]) {
         let mut parent = NONE;
         let mut at = 0;
-        let path = &mut self.slots[index].path;
+        let path = &mut self.slots.chain_mut(index).path;
+        debug_assert!(path.is_empty());
         for segment in segments {
             parent = self.kv.enter_node(parent, at, segment.stream);
             at += segment.len;
@@ -207,13 +211,14 @@ impl FastReplica {
 
     /// Adds the request's own output to its path, once there is any to name.
     fn extend_path(&mut self, index: u32, end: u32) {
-        let slot = &mut self.slots[index];
-        let last = *slot.path.last().expect("a prompt has at least one token");
-        if last.end > slot.prompt {
-            slot.path.last_mut().expect("checked above").end = end.max(last.end);
-        } else if end > slot.prompt {
-            let node = self.kv.enter_node(last.node, slot.prompt, StreamId::output(slot.id));
-            slot.path.push(PathStep { node, end });
+        let (prompt, id) = (self.slots[index].prompt, self.slots[index].id);
+        let path = &mut self.slots.chain_mut(index).path;
+        let last = path.last_mut().expect("a prompt has at least one token");
+        if last.end > prompt {
+            last.end = last.end.max(end);
+        } else if end > prompt {
+            let node = self.kv.enter_node(last.node, prompt, StreamId::output(id));
+            path.push(PathStep { node, end });
         }
     }
 
@@ -228,19 +233,18 @@ impl FastReplica {
         }
         self.extend_path(index, tokens);
         let block_size = self.config.block_size;
-        let slot = &mut self.slots[index];
-        let mut from = slot.hashed;
-        let mut at = slot.path.partition_point(|step| step.end / block_size <= from);
+        let mut from = std::mem::replace(&mut self.slots[index].hashed, target);
+        let Chain { path, parts } = self.slots.chain_mut(index);
+        let mut at = path.partition_point(|step| step.end / block_size <= from);
         while from < target {
-            let step = slot.path[at];
+            let step = path[at];
             let to = (step.end / block_size).min(target);
             if to > from {
-                self.kv.cache(step.node, from, to, &mut slot.parts);
+                self.kv.cache(step.node, from, to, parts);
                 from = to;
             }
             at += 1;
         }
-        slot.hashed = target;
     }
 
     /// Brings the hashes of a lockstep member up to the last schedule call.
@@ -264,19 +268,22 @@ impl FastReplica {
     /// Gives back all blocks of a request that holds blocks for `computed` tokens.
     fn release(&mut self, index: u32, computed: u32) {
         let held = self.blocks(computed);
-        let slot = &mut self.slots[index];
-        self.kv.give_anonymous(held - slot.hashed);
-        self.kv.release(&mut slot.parts);
-        slot.hashed = 0;
+        let hashed = std::mem::take(&mut self.slots[index].hashed);
+        self.kv.give_anonymous(held - hashed);
+        if hashed > 0 {
+            self.kv.release(&mut self.slots.chain_mut(index).parts);
+        }
     }
 
     /// Forgets the names of a request's tokens; it is about to leave.
     fn drop_path(&mut self, index: u32) {
-        let mut path = std::mem::take(&mut self.slots[index].path);
+        if !self.config.enable_prefix_caching {
+            return;
+        }
+        let path = &mut self.slots.chain_mut(index).path;
         for step in path.drain(..).rev() {
             self.kv.leave_node(step.node);
         }
-        self.slots[index].path = path;
     }
 
     fn set_blocked(&mut self, now: SimTime, blocked: bool) {
@@ -359,6 +366,7 @@ impl Replica for FastReplica {
             // Between calls the engine looks at its queue when idle or right after an output.
             self.schedule_at = Some(now);
         }
+        self.next = self.wake_wanted();
     }
 
     fn abort<S: EngineSink>(&mut self, now: SimTime, id: RequestId, sink: &mut S) {
@@ -379,30 +387,18 @@ impl Replica for FastReplica {
             self.aborts.push(id);
             self.cut_stretch(now);
         }
+        self.next = self.wake_wanted();
     }
 
     fn next_wake(&self) -> Option<Wake> {
-        if let Some(at) = self.schedule_at {
-            return Some(Wake { at, kind: WakeKind::Schedule });
-        }
-        if let Some(stretch) = &self.stretch {
-            let at = self.stretch_wake(stretch);
-            let output = stretch.finishes && self.depth == 1 || !self.aborts.is_empty();
-            let kind = if output { WakeKind::Output } else { WakeKind::Schedule };
-            return Some(Wake { at, kind });
-        }
-        let batch = self.flight.front()?;
-        let output = self.gives_end(batch) || !self.aborts.is_empty();
-        let kind = if output { WakeKind::Output } else { WakeKind::Schedule };
-        Some(Wake { at: batch.end.floor(), kind })
+        self.next
     }
 
     fn wake<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
-        let Some(wake) = self.next_wake() else { return };
+        let Some(wake) = self.next else { return };
         debug_assert_eq!(wake.at, now);
         if self.schedule_at.take().is_none() {
-            self.realise(sink);
-            self.process_output(now, sink);
+            self.reach_output(now, sink);
         }
         match wake.kind {
             WakeKind::Output => {
@@ -418,6 +414,7 @@ impl Replica for FastReplica {
             }
             WakeKind::Schedule => self.schedule(now),
         }
+        self.next = self.wake_wanted();
     }
 
     fn observe(&self, now: SimTime) -> ReplicaState {
@@ -435,6 +432,7 @@ impl Replica for FastReplica {
 
     fn settle<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
         self.settle_stretch(now, sink);
+        self.next = self.wake_wanted();
     }
 
     fn totals(&self) -> EngineTotals {
@@ -455,6 +453,24 @@ impl Replica for FastReplica {
 }
 
 impl FastReplica {
+    /// When and why the replica wants to be woken, as it stands.
+    fn wake_wanted(&self) -> Option<Wake> {
+        if let Some(at) = self.schedule_at {
+            return Some(Wake { at, kind: WakeKind::Schedule });
+        }
+        let (at, ends) = match &self.stretch {
+            Some(stretch) => (self.stretch_wake(stretch), stretch.finishes && self.depth == 1),
+            None => {
+                let batch = self.flight.front()?;
+                (batch.end.floor(), self.gives_end(batch))
+            }
+        };
+        // An output that ends nobody shows nothing to the outside: it can wait for the call.
+        let output = ends || !self.aborts.is_empty();
+        let kind = if output { WakeKind::Output } else { WakeKind::Schedule };
+        Some(Wake { at, kind })
+    }
+
     /// Makes schedule calls until the pipeline is full, a stretch is planned or nothing happens.
     fn schedule(&mut self, now: SimTime) {
         let mut stop: Option<Stop> = None;

@@ -1,11 +1,19 @@
 //! The end of a step: aborts that fell due, tokens received, requests that finish.
 
+use super::slots::NEVER;
 use super::{Batch, Entry, FastReplica, Standing};
 use crate::engine::fast::lockstep::Membership;
 use crate::engine::record::{EngineRecord, FinishReason};
 use crate::engine::replica::EngineSink;
 use crate::engine::request::RequestId;
 use crate::units::{Fix, SimTime, Span};
+
+/// The step that ends a request: its exact end, and its number.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    at: Fix,
+    number: u64,
+}
 
 impl FastReplica {
     /// True when processing the batch's output will end a request.
@@ -15,8 +23,19 @@ impl FastReplica {
             || self.finishes_in(batch.step)
     }
 
-    /// Carries out aborts that are due, then processes the output of the oldest batch.
-    pub(super) fn process_output<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+    /// Brings the replica to where the output that it was woken for has been processed: aborts
+    /// that are due come right before that output.
+    pub(super) fn reach_output<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        if self.aborts.is_empty() {
+            if self.stretch.is_some() {
+                self.realise(0, sink);
+                self.finish_members(sink);
+            } else {
+                self.output(sink);
+            }
+            return;
+        }
+        self.realise(1, sink);
         let aborts = std::mem::take(&mut self.aborts);
         for &id in &aborts {
             self.carry_out_abort(now, id, sink);
@@ -24,6 +43,41 @@ impl FastReplica {
         self.aborts = aborts;
         self.aborts.clear();
         self.output(sink);
+    }
+
+    /// Ends the members that the last step of a stretch gave their last token.
+    fn finish_members<S: EngineSink>(&mut self, sink: &mut S) {
+        if !self.finishes_in(self.last_output_step) {
+            return;
+        }
+        let mut ending = std::mem::take(&mut self.ending);
+        let end = Ended { at: self.last_output_end, number: self.next_number.wrapping_sub(1) };
+        self.collect_finishing(self.last_output_step, &mut ending);
+        self.finish_all(&mut ending, end, sink);
+        self.ending = ending;
+    }
+
+    /// Members whose last token was scheduled by `step`.
+    fn collect_finishing(&mut self, step: u64, ending: &mut Vec<u32>) {
+        while self.finishes_in(step)
+            && let Some((finish, index)) = self.next_finish()
+        {
+            if finish > step {
+                return;
+            }
+            self.lock.pop_finish();
+            ending.push(index);
+        }
+    }
+
+    fn finish_all<S: EngineSink>(&mut self, ending: &mut Vec<u32>, end: Ended, sink: &mut S) {
+        if ending.len() > 1 {
+            ending.sort_unstable_by_key(|&index| self.slots[index].order);
+        }
+        for &index in ending.iter() {
+            self.finish(index, end, sink);
+        }
+        ending.clear();
     }
 
     /// Processes the output of the oldest batch in flight.
@@ -44,20 +98,10 @@ impl FastReplica {
             }
         }
         ending.append(&mut batch.draining);
-        while let Some((step, index)) = self.next_finish() {
-            if step > batch.step {
-                break;
-            }
-            self.lock.pop_finish();
-            ending.push(index);
-        }
+        self.collect_finishing(batch.step, &mut ending);
         self.last_output_end = batch.end;
         self.last_output_step = batch.step;
-        ending.sort_unstable_by_key(|&index| self.slots[index].order);
-        for &index in &ending {
-            self.finish(index, &batch, sink);
-        }
-        ending.clear();
+        self.finish_all(&mut ending, Ended { at: batch.end, number: batch.number }, sink);
         self.ending = ending;
         if let Some(trace) = &mut self.trace {
             let called = self.stretch.as_ref().map_or(0, |s| called.min(s.steps()));
@@ -78,9 +122,9 @@ impl FastReplica {
         self.totals.output_tokens += 1;
         let joined = slot.standing == Standing::Lockstep;
         let waiting = slot.standing == Standing::Waiting;
-        let first = slot.first_token.is_none();
+        let first = slot.first_token == NEVER;
         if first {
-            slot.first_token = Some(now);
+            slot.first_token = now;
             let (id, number) = (slot.id, batch.number);
             if let Some(trace) = &mut self.trace {
                 trace.change(id, |r| {
@@ -92,16 +136,20 @@ impl FastReplica {
             sink.inter_token(1, Fix(batch.end.0 - slot.last_token.0), Fix::ZERO, 1);
         }
         slot.last_token = batch.end;
-        if waiting && first {
-            // The period goes on, on the other side of the first token.
-            close_preempted_period(slot, now, first);
-            slot.preempted_since = Some(now);
-        } else if !waiting {
-            close_preempted_period(slot, now, first);
+        if slot.preemptions > 0 {
+            let lost = self.slots.lost(entry.slot);
+            if waiting && first {
+                // The period goes on, on the other side of the first token.
+                lost.close_period(now, first);
+                lost.since = Some(now);
+            } else if !waiting {
+                lost.close_period(now, first);
+            }
         }
         if joined {
             return false;
         }
+        let slot = &mut self.slots[entry.slot];
         slot.outputs += 1;
         slot.in_flight -= 1;
         if slot.outputs >= slot.out {
@@ -115,13 +163,13 @@ impl FastReplica {
     }
 
     /// A request has all its tokens.
-    fn finish<S: EngineSink>(&mut self, index: u32, batch: &Batch, sink: &mut S) {
-        let now = batch.end.floor();
+    fn finish<S: EngineSink>(&mut self, index: u32, end: Ended, sink: &mut S) {
+        let now = end.at.floor();
         let slot = &self.slots[index];
         let (id, out) = (slot.id, slot.out);
         if let Some(trace) = &mut self.trace {
-            trace.change(id, |r| r.finish_step = Some(batch.number));
-            if let Some(record) = trace.step(batch.number) {
+            trace.change(id, |r| r.finish_step = Some(end.number));
+            if let Some(record) = trace.step(end.number) {
                 record.finished.push(id);
             }
         }
@@ -206,27 +254,32 @@ impl FastReplica {
         reason: FinishReason,
         output_tokens: u32,
     ) -> EngineRecord {
-        let blocked = self.blocked_until(now);
-        let slot = &mut self.slots[index];
-        let first = slot.first_token.is_none();
-        close_preempted_period(slot, now, first);
-        if slot.first_scheduled.is_none() {
-            slot.kv_wait = blocked - slot.kv_wait_at_enqueue;
+        let first_token = some(self.slots[index].first_token);
+        let (mut before, mut after) = (Span::ZERO, Span::ZERO);
+        if self.slots[index].preemptions > 0 {
+            let lost = self.slots.lost(index);
+            lost.close_period(now, first_token.is_none());
+            (before, after) = (lost.before_first_token, lost.after_first_token);
         }
+        let slot = &self.slots[index];
+        let kv_wait = match some(slot.first_scheduled) {
+            Some(_) => slot.kv_wait,
+            None => self.blocked_until(now) - slot.kv_wait_at_enqueue,
+        };
         EngineRecord {
             id: slot.id,
             enqueued: slot.enqueued,
-            first_scheduled: slot.first_scheduled,
-            first_token: slot.first_token,
+            first_scheduled: some(slot.first_scheduled),
+            first_token,
             finished: now,
             reason,
             prompt_tokens: slot.prompt,
             output_tokens,
             cached_tokens: slot.cached,
             preemptions: slot.preemptions,
-            kv_wait: slot.kv_wait,
-            preempted_before_first_token: slot.preempted_before,
-            preempted_after_first_token: slot.preempted_after,
+            kv_wait,
+            preempted_before_first_token: before,
+            preempted_after_first_token: after,
             measured: slot.measured,
         }
     }
@@ -237,14 +290,7 @@ impl FastReplica {
     }
 }
 
-/// Ends the current preempted period, if any, at `now`.
-fn close_preempted_period(slot: &mut super::slots::Slot, now: SimTime, before_first_token: bool) {
-    if let Some(since) = slot.preempted_since.take() {
-        let lost: Span = now.since(since);
-        if before_first_token {
-            slot.preempted_before += lost;
-        } else {
-            slot.preempted_after += lost;
-        }
-    }
+/// A point, unless it never came.
+fn some(at: SimTime) -> Option<SimTime> {
+    (at != NEVER).then_some(at)
 }

@@ -78,7 +78,9 @@ impl Call {
 impl FastReplica {
     /// Makes one schedule call; `None` when it scheduled and preempted nothing.
     pub(super) fn call(&mut self, now: SimTime) -> Option<Stop> {
-        self.drain_lockstep();
+        if self.depth > 1 {
+            self.drain_lockstep();
+        }
         let crowd = self.running_live + self.waiting.len();
         let mut call = Call {
             phase: Phase::Smooth,
@@ -184,6 +186,7 @@ impl FastReplica {
     }
 
     /// Step and slot of the lockstep member that ends first.
+    #[inline]
     pub(super) fn next_finish(&mut self) -> Option<(u64, u32)> {
         let slots = &self.slots;
         self.lock.next_finish(|index, generation| slots[index].generation == generation)
@@ -272,10 +275,10 @@ impl FastReplica {
             slot.standing = Standing::Lockstep;
             slot.base = step - u64::from(slot.computed);
             slot.joined = step + 1;
-            slot.finish_step = slot.base + u64::from(slot.last_computed());
+            let finish = slot.base + u64::from(slot.last_computed());
             slot.generation = slot.generation.wrapping_add(1);
             let member = Membership { base: slot.base, measured: slot.measured };
-            self.lock.join(member, slot.finish_step, index, slot.generation);
+            self.lock.join(member, finish, index, slot.generation);
         }
         self.forget_explicit(index);
     }
@@ -325,7 +328,9 @@ impl FastReplica {
             self.kv.take(need);
             call.budget -= tokens;
             done[place - 1] = tokens;
-            self.slots[index].scheduled_in = self.lock.step + 1;
+            if self.config.enable_prefix_caching {
+                self.slots.lost(index).scheduled_in = self.lock.step + 1;
+            }
             if self.slots[index].standing == Standing::Explicit {
                 self.enter(call, index, tokens);
             } else if let Some(record) = &mut call.record {
@@ -335,6 +340,7 @@ impl FastReplica {
         for (place, &tokens) in done.iter().enumerate() {
             let Some(&index) = self.running.get(place) else { break };
             if index != NONE && tokens == 0 && self.slots[index].standing == Standing::Lockstep {
+                self.hash_lockstep(index);
                 self.leave_lockstep(index);
                 self.slots[index].standing = Standing::Explicit;
                 let order = self.slots[index].order;
@@ -390,7 +396,7 @@ impl FastReplica {
         slot.computed = 0;
         slot.standing = Standing::Waiting;
         slot.preemptions += 1;
-        slot.preempted_since.get_or_insert(call.now);
+        self.slots.lost(index).since.get_or_insert(call.now);
         self.leave_running(index);
         self.waiting.push_preempted(&self.slots, index);
         call.preempted += 1;

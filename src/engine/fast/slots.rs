@@ -54,20 +54,12 @@ pub struct Slot {
     pub base: u64,
     /// First step of the lockstep.
     pub joined: u64,
-    /// Step that schedules its last token.
-    pub finish_step: u64,
-    /// The last step that scheduled it by the rules, one by one.
-    pub scheduled_in: u64,
     /// Its prompt quotes the output of other requests.
     pub quotes: bool,
     /// Tells stale entries of the finish heap.
     pub generation: u32,
     /// Blocks with a hash, from the start.
     pub hashed: u32,
-    /// Its token sequence by nodes: prompt segments, then its own output once needed.
-    pub path: Vec<PathStep>,
-    /// What it holds of the prefix cache.
-    pub parts: Vec<Part>,
     /// True once admitted: a later admission is a resumption.
     pub resumed: bool,
     /// Entered the queue.
@@ -76,23 +68,63 @@ pub struct Slot {
     pub kv_wait_at_enqueue: Span,
     /// KV wait up to first admission.
     pub kv_wait: Span,
-    /// First admission.
-    pub first_scheduled: Option<SimTime>,
-    /// First token received.
-    pub first_token: Option<SimTime>,
+    /// First admission; `NEVER` before it.
+    pub first_scheduled: SimTime,
+    /// First token received; `NEVER` before it.
+    pub first_token: SimTime,
     /// Exact time of the last token received, when not implied by the lockstep.
     pub last_token: Fix,
     /// Cached tokens at first admission.
     pub cached: u32,
     /// Times preempted.
     pub preemptions: u32,
-    /// Start of the current preempted period.
-    pub preempted_since: Option<SimTime>,
-    /// Preempted time before the first token.
-    pub preempted_before: Span,
-    /// Preempted time after it.
-    pub preempted_after: Span,
 }
+
+/// What only preempted requests need.
+#[derive(Debug, Clone, Copy)]
+pub struct Lost {
+    /// Start of the current preempted period.
+    pub since: Option<SimTime>,
+    /// Preempted time before the first token.
+    pub before_first_token: Span,
+    /// Preempted time after it.
+    pub after_first_token: Span,
+    /// The last step that scheduled it by the rules, one by one.
+    pub scheduled_in: u64,
+}
+
+impl Lost {
+    const NOTHING: Self = Self {
+        since: None,
+        before_first_token: Span::ZERO,
+        after_first_token: Span::ZERO,
+        scheduled_in: 0,
+    };
+
+    /// Ends the current preempted period, if any, at `now`.
+    pub fn close_period(&mut self, now: SimTime, before_first_token: bool) {
+        if let Some(since) = self.since.take() {
+            let lost = now.since(since);
+            if before_first_token {
+                self.before_first_token += lost;
+            } else {
+                self.after_first_token += lost;
+            }
+        }
+    }
+}
+
+/// What only prefix caching needs.
+#[derive(Debug, Default)]
+pub struct Chain {
+    /// The token sequence by nodes: prompt segments, then the request's own output once needed.
+    pub path: Vec<PathStep>,
+    /// What the request holds of the prefix cache.
+    pub parts: Vec<Part>,
+}
+
+/// A point that never comes.
+pub const NEVER: SimTime = SimTime::MAX;
 
 impl Slot {
     fn vacant() -> Self {
@@ -112,25 +144,18 @@ impl Slot {
             in_flight: 0,
             base: 0,
             joined: 0,
-            finish_step: 0,
-            scheduled_in: 0,
             quotes: false,
             generation: 0,
             hashed: 0,
-            path: Vec::new(),
-            parts: Vec::new(),
             resumed: false,
             enqueued: SimTime::ZERO,
             kv_wait_at_enqueue: Span::ZERO,
             kv_wait: Span::ZERO,
-            first_scheduled: None,
-            first_token: None,
+            first_scheduled: NEVER,
+            first_token: NEVER,
             last_token: Fix::ZERO,
             cached: 0,
             preemptions: 0,
-            preempted_since: None,
-            preempted_before: Span::ZERO,
-            preempted_after: Span::ZERO,
         }
     }
 
@@ -149,6 +174,9 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct Slots {
     slots: Vec<Slot>,
+    // Apart, so that what every request needs stays close together.
+    lost: Vec<Lost>,
+    chains: Vec<Chain>,
     /// Request numbers by slot, for search; `u64::MAX` where vacant or gone.
     ids: Vec<u64>,
     vacant: Vec<u32>,
@@ -165,12 +193,13 @@ impl Slots {
     pub fn insert(&mut self, now: SimTime, request: &EngineRequest, out: u32) -> u32 {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot::vacant());
+            self.lost.push(Lost::NOTHING);
+            self.chains.push(Chain::default());
             self.ids.push(u64::MAX);
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
         debug_assert_eq!(slot.standing, Standing::Vacant);
-        debug_assert!(slot.path.is_empty() && slot.parts.is_empty());
         slot.id = request.id;
         slot.standing = Standing::Waiting;
         slot.arrival = request.arrival;
@@ -187,13 +216,13 @@ impl Slots {
         slot.resumed = false;
         slot.enqueued = now;
         slot.kv_wait = Span::ZERO;
-        slot.first_scheduled = None;
-        slot.first_token = None;
+        slot.first_scheduled = NEVER;
+        slot.first_token = NEVER;
         slot.cached = 0;
-        slot.preemptions = 0;
-        slot.preempted_since = None;
-        slot.preempted_before = Span::ZERO;
-        slot.preempted_after = Span::ZERO;
+        if slot.preemptions > 0 {
+            slot.preemptions = 0;
+            self.lost[index as usize] = Lost::NOTHING;
+        }
         self.ids[index as usize] = request.id.0;
         self.live += 1;
         index
@@ -223,6 +252,26 @@ impl Slots {
         self.ids[index as usize] = u64::MAX;
         self.vacant.push(index);
         self.live -= 1;
+    }
+
+    /// What preemption cost the request.
+    pub fn lost(&mut self, index: u32) -> &mut Lost {
+        &mut self.lost[index as usize]
+    }
+
+    /// The last step that scheduled the request by the rules, one by one.
+    pub fn scheduled_in(&self, index: u32) -> u64 {
+        self.lost[index as usize].scheduled_in
+    }
+
+    /// Names of a request's tokens and what it holds of the cache.
+    pub fn chain(&self, index: u32) -> &Chain {
+        &self.chains[index as usize]
+    }
+
+    /// See [`Self::chain`].
+    pub fn chain_mut(&mut self, index: u32) -> &mut Chain {
+        &mut self.chains[index as usize]
     }
 
     /// Slot of a request that is inside.
