@@ -3,6 +3,12 @@
 
 use std::process::ExitCode;
 
+pub mod args;
+pub mod console;
+pub mod folder;
+pub mod interrupt;
+pub mod progress;
+
 /// Runs the program with the process arguments.
 #[must_use]
 pub fn main() -> ExitCode {

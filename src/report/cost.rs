@@ -3,7 +3,7 @@
 //! network. `cost = Σ price · instances · hours in service`; idle share is the share of that bill
 //! for time without a step running.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::figures::utilisation;
 use crate::sim::config::PoolConfig;
@@ -21,7 +21,7 @@ pub struct PoolCost {
 }
 
 /// The bill of a fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CostFigures {
     /// USD for all simulated time, every replication counted.
     pub total_usd: f64,

@@ -3,7 +3,7 @@
 //! to end: counts, times and money add up, histograms merge. A figure that does not exist is
 //! `None`. Knows results and configurations, no files.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::record::EngineTotals;
 use crate::metrics::LatencyHistogram;
@@ -13,7 +13,7 @@ use crate::sim::result::{BreakdownSet, LatencySet, PoolResult, RequestCounts, Ru
 use crate::units::{Fix, PS_PER_S, SimTime};
 
 /// Statistics of a sample of times, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Sample size.
     pub n: u64,
@@ -61,7 +61,7 @@ impl Stats {
 }
 
 /// The four latencies, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyFigures {
     /// Time to first token.
     pub ttft: Stats,
@@ -92,7 +92,7 @@ impl LatencyFigures {
 }
 
 /// The seven parts of a request's time, in seconds; their means add up to the mean of E2E.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BreakdownFigures {
     /// Endpoint to instance.
     pub routing: Stats,
@@ -140,7 +140,7 @@ impl BreakdownFigures {
 }
 
 /// Requests by what became of them; the whole run, warm-up included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestFigures {
     /// Reached the endpoint.
     pub arrived: u64,
@@ -157,7 +157,7 @@ pub struct RequestFigures {
 }
 
 /// Rates over the measured window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ThroughputFigures {
     /// Completed requests that arrived in the window, per second of the window.
     pub requests_per_s: Option<f64>,
@@ -170,7 +170,7 @@ pub struct ThroughputFigures {
 }
 
 /// The KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KvFigures {
     /// Share of usable blocks in use right after a schedule call, mean over steps.
     pub usage_mean: Option<f64>,
@@ -184,7 +184,7 @@ pub struct KvFigures {
 }
 
 /// One pool.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolFigures {
     /// Its name.
     pub name: String,
@@ -217,7 +217,7 @@ pub struct PoolFigures {
 }
 
 /// Work of the simulator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineFigures {
     /// Scheduler steps of all replicas.
     pub steps: u64,
@@ -236,7 +236,9 @@ pub struct Figures {
     pub requests: RequestFigures,
     /// Rates.
     pub throughput: ThroughputFigures,
-    /// Latencies over all pools.
+    /// Latencies over all pools, as recorded.
+    pub latency: LatencySet,
+    /// Their statistics.
     pub latency_s: LatencyFigures,
     /// Where the time goes, over all pools.
     pub breakdown_s: BreakdownFigures,
@@ -288,6 +290,7 @@ impl Figures {
             requests: request_figures(&pooled.counts),
             throughput: pooled.throughput(config.goodput.any()),
             latency_s: LatencyFigures::of(&latency),
+            latency,
             breakdown_s: BreakdownFigures::of(&breakdown),
             kv: kv_figures(&pooled.pools),
             pools,

@@ -3,7 +3,7 @@
 //! and what came out (simulation results); writes to writers it is given, opens no file, prints
 //! nothing, reads no clock.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::slo::SloTerm;
 use crate::report::trend::WaitTrend;
@@ -44,7 +44,7 @@ pub struct Asked<'a> {
 }
 
 /// A profile as an answer names it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileUse {
     /// Its name.
     pub name: String,

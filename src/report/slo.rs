@@ -1,92 +1,50 @@
-//! The verdict on each term of the SLO: the pooled figure against its limit. Knows figures only;
+//! The verdict on each term of the SLO: the pooled figure against its limit. Knows latencies only;
 //! how a term is written in a scenario is the scenario room's affair.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::report::figures::{LatencyFigures, Stats};
+use crate::sim::result::LatencySet;
+use crate::units::Span;
 
-/// Which latency a term is about.
+/// A latency of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
+pub enum LatencyMetric {
     /// Time to first token.
     Ttft,
     /// Time per output token of a request.
     Tpot,
-    /// Gaps between successive tokens.
+    /// Gap between two tokens.
     Itl,
     /// End to end.
     E2e,
 }
 
-/// Which statistic of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stat {
-    /// Mean.
+/// A statistic over requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LatencyStat {
+    /// Arithmetic mean.
     Mean,
-    /// Median.
-    P50,
-    /// 90th percentile.
-    P90,
-    /// 95th percentile.
-    P95,
-    /// 99th percentile.
-    P99,
-    /// Maximum.
+    /// Nearest-rank percentile, as a share: 0.95 is p95.
+    Percentile(f64),
+    /// Largest.
     Max,
 }
 
-/// One term: `metric.stat` may not exceed `limit_s`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// One term of the SLO: a latency statistic and its limit.
+#[derive(Debug, Clone, PartialEq)]
 pub struct SloTerm {
+    /// `metric.stat`, such as `ttft.p95`.
+    pub name: String,
     /// Which latency.
-    pub metric: Metric,
+    pub metric: LatencyMetric,
     /// Which statistic.
-    pub stat: Stat,
-    /// Limit in seconds.
-    pub limit_s: f64,
-}
-
-impl Metric {
-    /// Its name in `metric.stat`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ttft => "ttft",
-            Self::Tpot => "tpot",
-            Self::Itl => "itl",
-            Self::E2e => "e2e",
-        }
-    }
-}
-
-impl Stat {
-    /// Its name in `metric.stat`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::P50 => "p50",
-            Self::P90 => "p90",
-            Self::P95 => "p95",
-            Self::P99 => "p99",
-            Self::Max => "max",
-        }
-    }
-
-    const fn of(self, stats: &Stats) -> Option<f64> {
-        match self {
-            Self::Mean => stats.mean,
-            Self::P50 => stats.p50,
-            Self::P90 => stats.p90,
-            Self::P95 => stats.p95,
-            Self::P99 => stats.p99,
-            Self::Max => stats.max,
-        }
-    }
+    pub stat: LatencyStat,
+    /// Met when the statistic is at or below this.
+    pub limit: Span,
 }
 
 /// A term, what the run says of it, and whether it is met.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SloVerdict {
     /// `metric.stat`.
     pub name: String,
@@ -98,23 +56,29 @@ pub struct SloVerdict {
     pub met: bool,
 }
 
+/// The figure in seconds that a term is about; `None` without samples.
+#[must_use]
+pub fn value_of(term: &SloTerm, latency: &LatencySet) -> Option<f64> {
+    let histogram = match term.metric {
+        LatencyMetric::Ttft => &latency.ttft,
+        LatencyMetric::Tpot => &latency.tpot,
+        LatencyMetric::Itl => &latency.itl,
+        LatencyMetric::E2e => &latency.e2e,
+    };
+    match term.stat {
+        LatencyStat::Mean => histogram.mean_s(),
+        LatencyStat::Percentile(share) => histogram.percentile_s(share),
+        LatencyStat::Max => histogram.max_s(),
+    }
+}
+
 /// The verdict on every term, in the order in which they were asked.
 #[must_use]
-pub fn verdicts(terms: &[SloTerm], latency: &LatencyFigures) -> Vec<SloVerdict> {
+pub fn verdicts(terms: &[SloTerm], latency: &LatencySet) -> Vec<SloVerdict> {
     let verdict = |term: &SloTerm| {
-        let stats = match term.metric {
-            Metric::Ttft => &latency.ttft,
-            Metric::Tpot => &latency.tpot,
-            Metric::Itl => &latency.itl,
-            Metric::E2e => &latency.e2e,
-        };
-        let value = term.stat.of(stats);
-        SloVerdict {
-            name: format!("{}.{}", term.metric.name(), term.stat.name()),
-            limit: term.limit_s,
-            value,
-            met: value.is_some_and(|value| value <= term.limit_s),
-        }
+        let (limit, value) = (term.limit.seconds(), value_of(term, latency));
+        let met = value.is_some_and(|value| value <= limit);
+        SloVerdict { name: term.name.clone(), limit, value, met }
     };
     terms.iter().map(verdict).collect()
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::cost::CostFigures;
 use crate::report::figures::{
@@ -11,7 +11,7 @@ use crate::report::figures::{
     RequestFigures, ThroughputFigures,
 };
 use crate::report::interval::{CONFIDENCE, t_interval};
-use crate::report::slo::{SloVerdict, verdicts};
+use crate::report::slo::{SloVerdict, value_of, verdicts};
 use crate::report::warning::{Warning, WarningText, warnings};
 use crate::report::{Asked, ProfileUse, RunOutcome};
 use crate::sim::result::RunResult;
@@ -20,7 +20,7 @@ use crate::sim::result::RunResult;
 const SCHEMA: u32 = 1;
 
 /// Everything that a run answers. Field order is key order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The program.
     pub fleetcast: Program,
@@ -62,16 +62,16 @@ pub struct Summary {
 }
 
 /// The program that made the answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// Its version.
-    pub version: &'static str,
+    pub version: String,
     /// Version of this layout.
     pub schema: u32,
 }
 
 /// What was run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScenarioIdentity {
     /// Its name.
     pub name: String,
@@ -84,7 +84,7 @@ pub struct ScenarioIdentity {
 }
 
 /// Scaling of a fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ScalingFigures {
     /// Times instances were added.
     pub scale_outs: u64,
@@ -104,7 +104,7 @@ impl ScalingFigures {
 }
 
 /// Two-sided Student t intervals of the mean over replications.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Intervals {
     /// Confidence of each.
     pub confidence: f64,
@@ -119,11 +119,11 @@ impl Summary {
     pub fn new(asked: &Asked<'_>, outcomes: &[RunOutcome]) -> Self {
         let results: Vec<&RunResult> = outcomes.iter().map(|o| &o.result).collect();
         let figures = Figures::of(asked.config, &results);
-        let slo = verdicts(asked.slo, &figures.latency_s);
+        let slo = verdicts(asked.slo, &figures.latency);
         let warnings = warnings(asked, outcomes, &figures, &slo);
         let interval = (results.len() > 1).then(|| intervals(asked, &results));
         Self {
-            fleetcast: Program { version: env!("CARGO_PKG_VERSION"), schema: SCHEMA },
+            fleetcast: Program { version: env!("CARGO_PKG_VERSION").to_owned(), schema: SCHEMA },
             scenario: ScenarioIdentity {
                 name: asked.name.to_owned(),
                 sha256: asked.sha256.to_owned(),
@@ -169,22 +169,11 @@ impl Summary {
 /// Intervals of every latency figure, of the rates and of the cost per token.
 fn intervals(asked: &Asked<'_>, results: &[&RunResult]) -> Intervals {
     let mut samples: BTreeMap<String, Vec<Option<f64>>> = BTreeMap::new();
-    let mut add = |name: String, value: Option<f64>| samples.entry(name).or_default().push(value);
     for result in results {
-        let figures = Figures::of(asked.config, std::slice::from_ref(result));
-        for (metric, stats) in figures.latency_s.named() {
-            for (stat, value) in stats.named() {
-                add(format!("{metric}.{stat}"), value);
-            }
+        let figures = Figures::of(asked.config, &[*result]);
+        for (name, value) in interval_figures(asked, &figures) {
+            samples.entry(name).or_default().push(value);
         }
-        let rates = &figures.throughput;
-        add("throughput.requests_per_s".into(), rates.requests_per_s);
-        add("throughput.input_tokens_per_s".into(), rates.input_tokens_per_s);
-        add("throughput.output_tokens_per_s".into(), rates.output_tokens_per_s);
-        add("throughput.goodput_requests_per_s".into(), rates.goodput_requests_per_s);
-        let per_million = figures.cost.per_million_output_tokens_usd;
-        add("cost.per_million_output_tokens_usd".into(), per_million);
-        add("cost.idle_share".into(), figures.cost.idle_share);
     }
     let interval = |values: Vec<Option<f64>>| {
         values.into_iter().collect::<Option<Vec<f64>>>().and_then(|all| t_interval(&all))
@@ -193,4 +182,30 @@ fn intervals(asked: &Asked<'_>, results: &[&RunResult]) -> Intervals {
         confidence: CONFIDENCE,
         figures: samples.into_iter().map(|(name, values)| (name, interval(values))).collect(),
     }
+}
+
+/// The figures that get an interval, each name once.
+fn interval_figures(asked: &Asked<'_>, figures: &Figures) -> BTreeMap<String, Option<f64>> {
+    let mut named = BTreeMap::new();
+    for (metric, stats) in figures.latency_s.named() {
+        for (stat, value) in stats.named() {
+            named.insert(format!("{metric}.{stat}"), value);
+        }
+    }
+    // Terms may ask for other percentiles, such as p99.9.
+    for term in asked.slo {
+        named.insert(term.name.clone(), value_of(term, &figures.latency));
+    }
+    let (rates, cost) = (&figures.throughput, &figures.cost);
+    for (name, value) in [
+        ("throughput.requests_per_s", rates.requests_per_s),
+        ("throughput.input_tokens_per_s", rates.input_tokens_per_s),
+        ("throughput.output_tokens_per_s", rates.output_tokens_per_s),
+        ("throughput.goodput_requests_per_s", rates.goodput_requests_per_s),
+        ("cost.per_million_output_tokens_usd", cost.per_million_output_tokens_usd),
+        ("cost.idle_share", cost.idle_share),
+    ] {
+        named.insert(name.to_owned(), value);
+    }
+    named
 }

@@ -2,7 +2,7 @@
 //! machines, a sentence, and the next step for this user. Names keys of the scenario, never lines,
 //! so that a run from the resolved scenario says the same.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::figures::{Figures, Stats};
 use crate::report::slo::SloVerdict;
@@ -144,10 +144,10 @@ pub enum MoreSamples {
 }
 
 /// A warning as files and programs see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarningText {
     /// Stable name.
-    pub code: &'static str,
+    pub code: String,
     /// What is the case.
     pub text: String,
     /// What to do next.
@@ -357,7 +357,7 @@ impl Warning {
     /// Code, sentence and next step together.
     #[must_use]
     pub fn texts(&self) -> WarningText {
-        WarningText { code: self.code(), text: self.text(), next: self.next() }
+        WarningText { code: self.code().to_owned(), text: self.text(), next: self.next() }
     }
 }
 
