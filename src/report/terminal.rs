@@ -52,11 +52,15 @@ impl Colour {
     }
 }
 
-/// The whole text, ending in a newline.
+/// The whole text, ending in a newline. Without `asked` only the name heads it.
 #[must_use]
-pub fn render(asked: &Asked<'_>, summary: &Summary, screen: Screen) -> String {
+pub fn render(asked: Option<&Asked<'_>>, summary: &Summary, screen: Screen) -> String {
     let mut out = String::new();
-    asked_for(&mut out, asked, summary, screen);
+    labelled(&mut out, "scenario", &summary.scenario.name, screen);
+    if let Some(asked) = asked {
+        asked_for(&mut out, asked, summary, screen);
+    }
+    out.push('\n');
     answer(&mut out, summary, screen);
     latencies(&mut out, summary, screen);
     breakdown(&mut out, summary, screen);
@@ -94,12 +98,10 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 fn asked_for(out: &mut String, asked: &Asked<'_>, summary: &Summary, screen: Screen) {
-    labelled(out, "scenario", asked.name, screen);
     labelled(out, "fleet", &describe::fleet(asked.config), screen);
     labelled(out, "traffic", &describe::traffic(asked.traffic), screen);
     let method = describe::method(asked.config, summary.scenario.replications);
     labelled(out, "run", &method, screen);
-    out.push('\n');
 }
 
 fn answer(out: &mut String, summary: &Summary, screen: Screen) {
@@ -220,21 +222,23 @@ fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
 
 fn breakdown(out: &mut String, summary: &Summary, screen: Screen) {
     let e2e_mean = summary.latency_s.e2e.mean.filter(|&mean| mean > 0.0);
-    let header = ["", "share", "mean, s", "p50", "p95", "p99", "max"];
+    let header = ["", "share", "mean, ms", "p50", "p95", "p99", "max"];
     let mut rows = table(screen, &header);
     for (name, stats) in summary.breakdown_s.named() {
         let Stats { mean, p50, p95, p99, max, .. } = stats;
         let share = mean.zip(e2e_mean).map(|(part, whole)| part / whole);
         let mut cells = vec![name.replace('_', " "), percent(share)];
-        cells.extend([mean, p50, p95, p99, max].map(maybe));
+        cells.extend([mean, p50, p95, p99, max].map(|s| maybe(s.map(|s| s * 1000.0))));
         rows.add_row(Row::from(cells));
     }
     push_table(out, "Where the time of a request goes", &rows, screen);
 }
 
 fn pools(out: &mut String, summary: &Summary, screen: Screen) {
-    let header =
-        ["", "inst", "repl", "requests", "busy", "batch", "KV mean", "max", "pre", "hits", "$/h"];
+    let header = [
+        "", "inst", "repl", "requests", "busy", "batch", "KV mean", "KV max", "preempt", "hits",
+        "$/h",
+    ];
     let mut rows = table(screen, &header);
     for pool in &summary.pools {
         rows.add_row(Row::from(pool_cells(pool, summary.simulated_s)));
