@@ -2,7 +2,15 @@
 //! from a trace file. May know `units`, `kernel` and the engine's request types; knows nothing of
 //! fleets, routers or results.
 
+mod arrivals;
+mod bodies;
+mod generate;
+pub mod inspect;
 pub mod spec;
+mod trace;
+
+pub use generate::open_load;
+pub use trace::{Detection, detect};
 
 use crate::engine::request::{Prompt, RequestId};
 use crate::units::{SimTime, Span};
@@ -31,7 +39,8 @@ pub struct Arrival {
     pub body: RequestBody,
 }
 
-/// Counts of rows and requests that a source changed or could not use as they stood; reported, never silent.
+/// Counts of rows and requests that a source changed or could not use as they stood; reported,
+/// never silent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceNotes {
     /// Requests whose output length was 0 and was raised to 1, as the engine makes at least one
@@ -44,6 +53,14 @@ pub struct SourceNotes {
 /// Why traffic cannot be produced.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
+    /// A value of the traffic's description is out of range.
+    #[error("{key}: {problem}")]
+    Spec {
+        /// Field of the specification, as in `arrivals.rate_rps`.
+        key: String,
+        /// The value, what was expected.
+        problem: String,
+    },
     /// A trace line is not what its format says.
     #[error("{file}:{line}: {problem}")]
     TraceLine {
@@ -62,6 +79,12 @@ pub enum WorkloadError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl WorkloadError {
+    fn spec(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Spec { key: key.into(), problem: problem.into() }
+    }
 }
 
 /// A source of requests with arrival times of its own (open loop), in order of time.

@@ -2,6 +2,7 @@
 //! by this one.
 
 use crate::units::Span;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Traffic of a run.
@@ -141,6 +142,27 @@ pub enum TraceFormat {
     MooncakeJsonl,
     /// CSV with an arrival column and two token columns, found by their names.
     PlainCsv,
+}
+
+impl TraceFormat {
+    /// All layouts, for lists of choices.
+    pub const ALL: [Self; 3] = [Self::AzureLlmCsv, Self::MooncakeJsonl, Self::PlainCsv];
+
+    /// Its name in scenarios and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AzureLlmCsv => "azure-llm-csv",
+            Self::MooncakeJsonl => "mooncake-jsonl",
+            Self::PlainCsv => "plain-csv",
+        }
+    }
+}
+
+impl fmt::Display for TraceFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// A trace file to replay.
