@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod report;
 pub mod router;
 pub mod scenario;
+pub mod signals;
 pub mod sim;
 pub mod units;
 pub mod workload;

@@ -149,7 +149,7 @@ mod tests {
             let top = bucket_top(index);
             assert_eq!(bucket_of(expected_low), index, "low edge {expected_low}");
             assert_eq!(bucket_of(top), index, "top edge {top}");
-            assert!(top - expected_low <= (expected_low / HALF).max(1) - 1);
+            assert!(top - expected_low < (expected_low / HALF).max(1));
             expected_low = top + 1;
         }
     }

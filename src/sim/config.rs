@@ -10,17 +10,19 @@ use crate::units::{SimTime, Span};
 pub struct SimConfig {
     /// Seed of every random stream.
     pub seed: u64,
-    /// Arrivals at or after this point are not taken; `None` when the traffic ends by itself.
+    /// Arrivals at or after this point are not taken, those that an end releases in a closed loop
+    /// included; `None` when the traffic ends by itself.
     pub horizon: Option<SimTime>,
     /// Requests that arrive before this point do not count in latency and throughput.
     pub warm_up: SimTime,
-    /// The run stops this long after the last arrival even when requests are still inside;
-    /// `None` to wait for all.
+    /// The run stops this long after the traffic is over, even when requests are still inside;
+    /// `None` to wait for all. Traffic is over with its last arrival, or at the horizon when that
+    /// cuts it off.
     pub drain_limit: Option<Span>,
-    /// Time series are sampled at this interval, if at all.
+    /// Time series are sampled at this interval, if at all; above zero.
     pub sample_every: Option<Span>,
     /// Signals reach the router with this period (and are up to that old); router policies that
-    /// read signals need it.
+    /// read signals need it above zero. The first scrape comes one period after the start.
     pub scrape_every: Span,
     /// The pools, in order of priority.
     pub pools: Vec<PoolConfig>,

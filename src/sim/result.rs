@@ -12,8 +12,8 @@ use crate::workload::SourceNotes;
 pub enum RequestStatus {
     /// All tokens delivered.
     Completed,
-    /// Refused: the prompt leaves no room for a token within `max_model_len`, or the request can
-    /// never fit the KV pool.
+    /// Refused at the endpoint: no pool has a `max_model_len` that leaves room for a token after
+    /// the prompt, or the prompt or the answer is empty (vLLM's API refuses both).
     Rejected,
     /// The client hung up first.
     TimedOut,
@@ -49,7 +49,7 @@ pub struct RequestRow {
     pub finished: Option<SimTime>,
     /// Prompt tokens.
     pub input_tokens: u32,
-    /// Output tokens made.
+    /// Output tokens made; 0 for unfinished requests, whose tokens nobody has counted yet.
     pub output_tokens: u32,
     /// Prompt tokens hit in the prefix cache at first admission.
     pub cached_tokens: u32,
@@ -80,7 +80,17 @@ pub struct Breakdown {
     pub preempted: Span,
 }
 
-/// One sample of one pool.
+impl Breakdown {
+    /// All seven parts.
+    #[must_use]
+    pub fn total(&self) -> Span {
+        let Self { routing, frontend, queue, kv_wait, prefill, decode, preempted } = *self;
+        routing + frontend + queue + kv_wait + prefill + decode + preempted
+    }
+}
+
+/// One sample of one pool: its state right before anything happens at `at`, and what happened
+/// since the sample before. The last sample is taken when the run ends, after everything else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleRow {
     /// When.
@@ -105,8 +115,13 @@ pub struct SampleRow {
 
 /// Takes rows as they happen. Recorders observe: with them off the run is identical.
 pub trait Recorder {
-    /// A request ended.
+    /// False when `request` does nothing, so that rows need not be built.
+    const WANTS_REQUESTS: bool = true;
+
+    /// A request ended. Rows come in order of end, those of one instant in order of id; requests
+    /// that are unfinished when the run stops come last, in order of id.
     fn request(&mut self, row: &RequestRow);
+
     /// A pool was sampled.
     fn sample(&mut self, row: &SampleRow);
 }
@@ -115,6 +130,8 @@ pub trait Recorder {
 pub struct NoRecorder;
 
 impl Recorder for NoRecorder {
+    const WANTS_REQUESTS: bool = false;
+
     fn request(&mut self, _: &RequestRow) {}
     fn sample(&mut self, _: &SampleRow) {}
 }
@@ -198,12 +215,14 @@ pub struct PoolResult {
 /// Totals of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunResult {
-    /// When the last thing happened.
+    /// When the last request ended, the drain limit struck, or the last thing happened before the
+    /// run stalled.
     pub ended: SimTime,
     /// Events handled (differs between engines).
     pub events: u64,
     /// First and last moment that latency and throughput refer to: end of warm-up, and the
-    /// horizon (or the last completion when the traffic ends by itself).
+    /// horizon when that cuts the traffic off, else the last completion (never before
+    /// `measured_from`).
     pub measured_from: SimTime,
     /// See `measured_from`.
     pub measured_to: SimTime,

@@ -1,5 +1,8 @@
 //! Integration tests, one binary.
 
 mod architecture;
+mod queueing;
 mod report;
+mod servers;
+mod sim;
 mod workload;
