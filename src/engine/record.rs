@@ -98,10 +98,69 @@ pub struct ReplicaState {
     pub usable_blocks: u32,
 }
 
+/// How much an engine keeps of what it decided, for comparison with recorded schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TraceDetail {
+    /// Nothing; [`EngineRecord`]s and [`EngineTotals`] only.
+    Off,
+    /// A [`StepRecord`] for each step and a [`RequestTrace`] for each request.
+    Steps,
+    /// Also block ids and the free queue.
+    Blocks,
+}
+
+/// One admission of a request, first or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Number of the step.
+    pub step: u64,
+    /// Tokens found in the prefix cache.
+    pub cached: u32,
+    /// Tokens known then: prompt and outputs so far.
+    pub known: u32,
+}
+
+/// What the steps did to one request, by step number; only kept when asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// Which request.
+    pub id: RequestId,
+    /// Every admission, in order.
+    pub admissions: Vec<Admission>,
+    /// Steps whose schedule call preempted it.
+    pub preempted_in: Vec<u64>,
+    /// Start of the schedule call that first admitted it.
+    pub first_scheduled: Option<SimTime>,
+    /// End of the step that gave its first token.
+    pub first_token: Option<SimTime>,
+    /// The step that gave its first token.
+    pub first_token_step: Option<u64>,
+    /// The step that gave its last token; `None` when it was aborted or has not ended.
+    pub finish_step: Option<u64>,
+}
+
+impl RequestTrace {
+    /// A request that nothing has happened to.
+    #[must_use]
+    pub const fn new(id: RequestId) -> Self {
+        Self {
+            id,
+            admissions: Vec::new(),
+            preempted_in: Vec::new(),
+            first_scheduled: None,
+            first_token: None,
+            first_token_step: None,
+            finish_step: None,
+        }
+    }
+}
+
 /// One schedule call that scheduled tokens or preempted something, in the shape of the recorded
 /// traces; only kept when asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepRecord {
+    /// Number of the step among those that scheduled tokens or preempted something, from 0.
+    pub number: u64,
     /// Schedule call, start on the device, end.
     pub called: SimTime,
     /// See `called`.

@@ -8,7 +8,7 @@
 //! within half a chunk). Leaves out: dispersion, communication that does not overlap, and any term
 //! that depends on what ran before. Knows `units` only.
 
-use crate::units::{FIX_BITS, Fix, PS_PER_S};
+use crate::units::{FIX_BITS, Fix, PS_PER_S, Span};
 
 /// What a step computes. A sequence with one scheduled token is a decode row, whatever it computes
 /// (this is what the attention kernels see); a sequence with more is a prefill row.
@@ -141,6 +141,28 @@ impl StepTimeModel {
         })
     }
 
+    /// `fixed + per_token · tokens + per_seq · sequences`, exactly: the clock of recorded schedules.
+    ///
+    /// # Errors
+    /// When a coefficient is too large for the clock.
+    pub fn affine(fixed: Span, per_token: Span, per_seq: Span) -> Result<Self, LatencyError> {
+        let narrow = |key, span: Span| {
+            u64::try_from(Fix::from_span(span).0)
+                .map_err(|_| LatencyError::BadCoefficient { key, value: span.seconds() })
+        };
+        Ok(Self {
+            fixed: Fix::from_span(fixed).0,
+            table: Vec::new(),
+            prefill_token: narrow("per_token", per_token)?,
+            prefill_seq: narrow("per_seq", per_seq)?,
+            // A decoding sequence is one token of one sequence.
+            decode_seq: narrow("per_token + per_seq", per_token + per_seq)?,
+            kv_token: 0,
+            attention: 0,
+            graph_sizes: Vec::new(),
+        })
+    }
+
     /// Cost of `tokens` scheduled tokens by the table.
     fn table_cost(&self, tokens: u32) -> u128 {
         let after = self.table.partition_point(|&(t, _)| t <= tokens);
@@ -215,6 +237,21 @@ mod tests {
             |context| StepShape { decode_seqs: 5, decode_context: context, ..StepShape::default() };
         let (first, second) = (m.step(&shape(1000)), m.step(&shape(1005)));
         assert_eq!(second, first + m.decode_increment(5));
+    }
+
+    #[test]
+    fn the_affine_clock_is_exact_in_microseconds() {
+        let us = Span::from_micros;
+        let m = StepTimeModel::affine(us(6204), us(3), us(7)).unwrap();
+        let shape = StepShape {
+            prefill_tokens: 100,
+            prefill_seqs: 2,
+            decode_seqs: 5,
+            decode_context: 9000,
+            prefill_attention: 12345,
+        };
+        assert_eq!(m.step(&shape), Fix::from_span(us(6204 + 3 * 105 + 7 * 7)));
+        assert!(StepTimeModel::affine(us(0), us(0), us(100_000_000)).is_err());
     }
 
     #[test]

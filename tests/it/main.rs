@@ -1,6 +1,7 @@
 //! Integration tests, one binary.
 
 mod architecture;
+mod conform;
 mod queueing;
 mod report;
 mod servers;

@@ -1,1 +1,341 @@
-//! stub
+//! The reference engine: every step and every token by the rules as written, with real blocks.
+//! Written to be read beside the rules and to be checked against recorded schedules of vLLM; the
+//! fast engine is checked against it. Knows the engine's shared types and the step-time model.
+//!
+//! Order of things at one instant (all of it observed in recorded schedules):
+//! 1. Aborts that are pending when a step's output is due take effect before that output. The
+//!    aborted requests get nothing from the step, nor from one more step in flight (async
+//!    scheduling); their blocks are free at once, even if a step in flight still writes to them.
+//! 2. The output of the step: tokens and ends, in the order of the step.
+//! 3. A schedule call, for as long as requests are left. After the last end vLLM makes one more
+//!    call, which finds nothing.
+//!
+//! With async scheduling two batches are queued: step k + 1 is scheduled when the output of step
+//! k - 1 has been processed, while step k runs. A call that schedules nothing still takes a place
+//! in the queue; its batch ends together with the one before it.
+
+mod blocks;
+mod book;
+mod chains;
+mod kv;
+mod queue;
+mod scheduler;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use crate::engine::config::{EngineConfig, KvGroup, VersionProfile};
+use crate::engine::record::{
+    EngineTotals, FinishReason, ReplicaState, RequestTrace, StepRecord, TraceDetail,
+};
+use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
+use crate::engine::request::{EngineRequest, RequestId};
+use crate::latency::{StepShape, StepTimeModel};
+use crate::units::{Fix, SimTime};
+use book::{Book, StepTimes};
+use scheduler::{Entry, Scheduler};
+use std::collections::VecDeque;
+
+/// Why an engine cannot be started with a configuration.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum EngineConfigError {
+    /// A setting is out of its range.
+    #[error("`{key}` is {value}; expected {expected}")]
+    OutOfRange {
+        /// vLLM's parameter name.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A feature of vLLM that this engine does not model.
+    #[error("{feature} is not modelled; expected {expected}")]
+    Unsupported {
+        /// What was asked for.
+        feature: &'static str,
+        /// The nearest choice that is modelled.
+        expected: &'static str,
+    },
+}
+
+/// One step between its schedule call and the processing of its output.
+#[derive(Debug)]
+struct Batch {
+    /// `None` for a call that scheduled nothing and preempted nothing.
+    step: Option<u64>,
+    entries: Vec<Entry>,
+    end: Fix,
+}
+
+/// What the engine loop does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Waits for a request or an abort.
+    Idle,
+    /// Makes a schedule call.
+    Schedule(SimTime),
+    /// Waits for the oldest batch.
+    Output,
+}
+
+/// One serving process, simulated step by step.
+#[derive(Debug)]
+pub struct ReferenceReplica {
+    scheduler: Scheduler,
+    step_time: StepTimeModel,
+    book: Book,
+    next: Next,
+    /// Batches whose output is due, oldest first.
+    batches: VecDeque<Batch>,
+    /// Most batches in the queue: 1, or 2 with async scheduling.
+    batches_max: usize,
+    /// Exact time of the engine loop.
+    clock: Fix,
+    /// Exact end of the newest batch.
+    newest_end: Fix,
+    /// Aborts that wait for the end of a step, in the order in which they came.
+    aborts: Vec<RequestId>,
+}
+
+impl ReferenceReplica {
+    /// An idle engine with empty caches.
+    ///
+    /// # Errors
+    /// When a setting is out of range, or asks for something that is not modelled.
+    pub fn new(
+        config: EngineConfig,
+        step_time: StepTimeModel,
+        trace: TraceDetail,
+    ) -> Result<Self, EngineConfigError> {
+        check_ranges(&config)?;
+        check_features(&config)?;
+        Ok(Self {
+            batches_max: if config.async_scheduling { 2 } else { 1 },
+            scheduler: Scheduler::new(config),
+            step_time,
+            book: Book::new(trace),
+            next: Next::Idle,
+            batches: VecDeque::new(),
+            clock: Fix::ZERO,
+            newest_end: Fix::ZERO,
+            aborts: Vec::new(),
+        })
+    }
+
+    /// Every step so far that scheduled tokens or preempted something; empty when tracing is off.
+    #[must_use]
+    pub fn steps(&self) -> &[StepRecord] {
+        self.book.steps()
+    }
+
+    /// Every request so far, by number; empty when tracing is off.
+    pub fn request_traces(&self) -> impl Iterator<Item = &RequestTrace> {
+        self.book.traces()
+    }
+
+    /// Schedule calls that scheduled nothing and preempted nothing.
+    #[must_use]
+    pub const fn empty_schedule_calls(&self) -> u64 {
+        self.book.empty_calls()
+    }
+
+    fn schedule(&mut self, now: SimTime) {
+        // Steps without a gap follow each other at the exact end, which may lie a fraction of a
+        // picosecond after `now`; an engine that was idle starts at `now`.
+        self.clock = self.clock.max(Fix::from_time(now));
+        let call = self.scheduler.schedule();
+        let started = self.clock.max(self.newest_end);
+        let ended = started + self.step_time.step(&shape(&call.entries));
+        let times = StepTimes { called: now, started, ended };
+        let step = self.book.called(&call, times, &self.scheduler);
+        if step.is_none() && self.batches.iter().all(|batch| batch.step.is_none()) {
+            // Nothing is under way, so another call would find the same: either all requests
+            // have ended, or those that are left can never go on (a stall).
+            self.batches.clear();
+            self.next = Next::Idle;
+            return;
+        }
+        self.newest_end = ended;
+        let scheduled = !call.entries.is_empty();
+        self.batches.push_back(Batch { step, entries: call.entries, end: ended });
+        let room = self.batches.len() < self.batches_max;
+        self.next = if room && (scheduled || self.scheduler.has_unfinished()) {
+            Next::Schedule(now)
+        } else {
+            Next::Output
+        };
+    }
+
+    fn output<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        let batch = self.batches.pop_front().expect("invariant: output is due only of a batch");
+        self.clock = self.clock.max(batch.end);
+        for id in std::mem::take(&mut self.aborts) {
+            self.carry_out_abort(now, id, sink);
+        }
+        let received = self.scheduler.process_output(&batch.entries);
+        self.book.output(batch.step, batch.end, &received, &self.scheduler, sink);
+        self.next = if self.scheduler.has_work() {
+            Next::Schedule(now)
+        } else if self.batches.is_empty() {
+            Next::Idle
+        } else {
+            Next::Output
+        };
+    }
+
+    /// False when there is no such request.
+    fn carry_out_abort<S: EngineSink>(
+        &mut self,
+        now: SimTime,
+        id: RequestId,
+        sink: &mut S,
+    ) -> bool {
+        let found = self.scheduler.abort(id);
+        if found {
+            self.book.ended(now, id, FinishReason::Abort, sink);
+        }
+        found
+    }
+}
+
+impl Replica for ReferenceReplica {
+    fn enqueue<S: EngineSink>(&mut self, now: SimTime, request: EngineRequest, _sink: &mut S) {
+        let waiting = self.scheduler.waiting().len() + 1;
+        self.book.enqueued(now, &request, waiting);
+        self.scheduler.add(request);
+        if self.next == Next::Idle {
+            self.next = Next::Schedule(now);
+        }
+    }
+
+    fn abort<S: EngineSink>(&mut self, now: SimTime, id: RequestId, sink: &mut S) {
+        match self.next {
+            Next::Output => self.aborts.push(id),
+            // Between an output and the schedule call of the same instant it is not too late,
+            // also when a second batch is in flight.
+            Next::Schedule(_) => {
+                self.carry_out_abort(now, id, sink);
+            }
+            Next::Idle => {
+                if self.carry_out_abort(now, id, sink) {
+                    self.next = Next::Schedule(now);
+                }
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Option<Wake> {
+        match self.next {
+            Next::Idle => None,
+            Next::Schedule(at) => Some(Wake { at, kind: WakeKind::Schedule }),
+            Next::Output => self.batches.front().map(|batch| Wake {
+                at: batch.end.max(self.clock).floor(),
+                kind: WakeKind::Output,
+            }),
+        }
+    }
+
+    fn wake<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        debug_assert_eq!(self.next_wake().map(|wake| wake.at), Some(now), "woken at another time");
+        match self.next {
+            Next::Idle => {}
+            Next::Schedule(_) => self.schedule(now),
+            Next::Output => self.output(now, sink),
+        }
+    }
+
+    fn observe(&self, _now: SimTime) -> ReplicaState {
+        let usable_blocks = self.scheduler.config().usable_blocks();
+        ReplicaState {
+            running: self.scheduler.running().len() as u32,
+            waiting: self.scheduler.waiting().len(),
+            used_blocks: usable_blocks - self.scheduler.kv.pool.free_count(),
+            usable_blocks,
+        }
+    }
+
+    fn totals(&self) -> EngineTotals {
+        self.book.totals().clone()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.scheduler.running().len() as u32 + self.scheduler.waiting().len()
+    }
+
+    fn stalled(&self) -> Vec<RequestId> {
+        match self.next {
+            Next::Idle => {
+                let running = self.scheduler.running().iter().copied();
+                running.chain(self.scheduler.waiting().in_order()).collect()
+            }
+            Next::Schedule(_) | Next::Output => Vec::new(),
+        }
+    }
+}
+
+/// What a step computes, as the step-time model counts it.
+fn shape(entries: &[Entry]) -> StepShape {
+    let mut shape = StepShape::default();
+    for entry in entries {
+        let (tokens, computed) = (u64::from(entry.tokens), u64::from(entry.computed));
+        if entry.tokens == 1 {
+            shape.decode_seqs += 1;
+            shape.decode_context += computed + 1;
+        } else {
+            shape.prefill_seqs += 1;
+            shape.prefill_tokens += entry.tokens;
+            shape.prefill_attention += tokens * (2 * computed + tokens);
+        }
+    }
+    shape
+}
+
+fn check_ranges(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    let at_least_one = [
+        ("max_num_seqs", Some(config.max_num_seqs)),
+        ("max_num_active_seqs", config.max_num_active_seqs),
+        ("max_num_batched_tokens", Some(config.max_num_batched_tokens)),
+        ("max_num_scheduled_tokens", config.max_num_scheduled_tokens),
+        ("max_model_len", Some(config.max_model_len)),
+        ("block_size", Some(config.block_size)),
+    ];
+    for (key, value) in at_least_one {
+        if value == Some(0) {
+            let (value, expected) = ("0".to_owned(), "1 or more");
+            return Err(EngineConfigError::OutOfRange { key, value, expected });
+        }
+    }
+    if config.num_gpu_blocks < 2 {
+        return Err(EngineConfigError::OutOfRange {
+            key: "num_gpu_blocks",
+            value: config.num_gpu_blocks.to_string(),
+            expected: "2 or more (one of them is the null block)",
+        });
+    }
+    if !(0.0..1.0).contains(&config.watermark) {
+        return Err(EngineConfigError::OutOfRange {
+            key: "watermark",
+            value: config.watermark.to_string(),
+            expected: "0 or more, below 1",
+        });
+    }
+    Ok(())
+}
+
+fn check_features(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    match config.version {
+        VersionProfile::V0_32 => {}
+    }
+    let (feature, expected) = match (config.speculation, config.kv_groups.as_slice()) {
+        (Some(_), _) => ("speculative decoding", "no speculation"),
+        (None, [KvGroup::Full]) => return Ok(()),
+        (None, [KvGroup::SlidingWindow { .. }]) => {
+            ("sliding-window attention", "one full-attention KV group")
+        }
+        (None, [KvGroup::Mamba { .. }]) => ("Mamba state", "one full-attention KV group"),
+        (None, []) => ("an engine without KV groups", "one full-attention KV group"),
+        (None, [_, ..]) => ("a hybrid of KV groups", "one full-attention KV group"),
+    };
+    Err(EngineConfigError::Unsupported { feature, expected })
+}
