@@ -3,8 +3,12 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::conform::ConformArgs;
+use crate::scenario::RequestsFile;
 
 /// Deterministic capacity simulator for LLM serving fleets.
 #[derive(Debug, Parser)]
@@ -40,6 +44,7 @@ pub struct Global {
     pub threads: Option<NonZeroUsize>,
     /// Seed of every random stream, instead of the scenario's
     #[arg(long, global = true, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: Option<u64>,
 }
 
@@ -65,8 +70,6 @@ pub enum Verb {
     Init(InitArgs),
     /// What can I name in a scenario?
     Catalog(CatalogArgs),
-    /// What is in this file? A trace, a profile, a scenario, a run folder or a recorded schedule
-    Inspect(InspectArgs),
     /// Does the scheduler decide as recorded vLLM did?
     Conform(ConformArgs),
 }
@@ -82,9 +85,9 @@ pub struct RunArgs {
     /// Independent runs to pool, instead of the scenario's number
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub replications: Option<u32>,
-    /// Set a key of the scenario, as in `--set pool.main.instances=4`; may be given again
+    /// Set a key of the scenario, as in `--set pool.0.instances=4`; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub set: Vec<Override>,
     /// How to write requests, one row each
     #[arg(long, value_name = "FORMAT")]
     pub requests: Option<RequestsFormat>,
@@ -102,6 +105,18 @@ pub enum RequestsFormat {
     CsvZst,
 }
 
+impl RequestsFormat {
+    /// Its name in a scenario.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => RequestsFile::None.name(),
+            Self::Csv => RequestsFile::Csv.name(),
+            Self::CsvZst => RequestsFile::CsvZst.name(),
+        }
+    }
+}
+
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -110,7 +125,7 @@ pub struct CheckArgs {
     pub scenarios: Vec<PathBuf>,
     /// Set a key of each scenario first; may be given again
     #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub set: Vec<Override>,
 }
 
 /// Arguments of `init`.
@@ -150,26 +165,26 @@ pub struct InspectArgs {
     pub file: PathBuf,
 }
 
-/// Arguments of `conform`.
-#[derive(Debug, Args)]
-pub struct ConformArgs {
-    /// Recorded cases, their traces, or folders of them
-    #[arg(required = true)]
-    pub cases: Vec<PathBuf>,
-    /// Which engine answers
-    #[arg(long, value_name = "ENGINE", default_value = "both")]
-    pub engine: EngineChoice,
+/// `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    /// Dotted path of the key.
+    pub key: String,
+    /// Its value, as TOML or as bare text.
+    pub value: String,
 }
 
-/// Which engine answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EngineChoice {
-    /// Walks every step
-    Reference,
-    /// Merges stretches of unchanged decode
-    Fast,
-    /// Each in turn
-    Both,
+impl FromStr for Override {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err("expected KEY=VALUE, as in pool.0.instances=4".to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]

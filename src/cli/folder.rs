@@ -63,6 +63,14 @@ impl RunFolder {
         File::options().read(true).write(true).create_new(true).open(self.staging.join(name))
     }
 
+    /// Drops a part made by [`RunFolder::create`].
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.staging.join(name))
+    }
+
     /// Moves the files with [`NAMES`] into place, and those of an earlier run away.
     ///
     /// # Errors

@@ -206,6 +206,8 @@ pub struct PoolFigures {
     pub utilisation_mean: Option<f64>,
     /// Sequences in a step, mean over steps.
     pub batch_mean: Option<f64>,
+    /// Most requests running at once in one replica.
+    pub running_max: u32,
     /// Requests for an instance that were refused.
     pub insufficient_capacity: u32,
     /// The bill.
@@ -380,6 +382,7 @@ fn pool_figures(
         requests: pool.counts.arrived,
         utilisation_mean: utilisation(asked, pool, simulated_s),
         batch_mean: share(pool.engine.batch_sum as f64, pool.engine.steps as f64),
+        running_max: pool.engine.running_max,
         // A fixed fleet is there from the start and asks for nothing.
         insufficient_capacity: 0,
         cost_usd,

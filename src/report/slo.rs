@@ -3,45 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::{LatencyMetric, LatencyStat, SloTerm};
 use crate::sim::result::LatencySet;
-use crate::units::Span;
-
-/// A latency of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LatencyMetric {
-    /// Time to first token.
-    Ttft,
-    /// Time per output token of a request.
-    Tpot,
-    /// Gap between two tokens.
-    Itl,
-    /// End to end.
-    E2e,
-}
-
-/// A statistic over requests.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LatencyStat {
-    /// Arithmetic mean.
-    Mean,
-    /// Nearest-rank percentile, as a share: 0.95 is p95.
-    Percentile(f64),
-    /// Largest.
-    Max,
-}
-
-/// One term of the SLO: a latency statistic and its limit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SloTerm {
-    /// `metric.stat`, such as `ttft.p95`.
-    pub name: String,
-    /// Which latency.
-    pub metric: LatencyMetric,
-    /// Which statistic.
-    pub stat: LatencyStat,
-    /// Met when the statistic is at or below this.
-    pub limit: Span,
-}
 
 /// A term, what the run says of it, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

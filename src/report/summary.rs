@@ -13,7 +13,9 @@ use crate::report::figures::{
 use crate::report::interval::{CONFIDENCE, t_interval};
 use crate::report::slo::{SloVerdict, value_of, verdicts};
 use crate::report::warning::{Warning, WarningText, warnings};
-use crate::report::{Asked, ProfileUse, RunOutcome};
+use crate::report::RunOutcome;
+use crate::report::range::{ProfileFigures, profile_figures};
+use crate::scenario::Scenario;
 use crate::sim::result::RunResult;
 
 /// Version of the layout of `summary.json`.
@@ -53,7 +55,7 @@ pub struct Summary {
     /// Between-replication intervals; `None` for one replication.
     pub interval: Option<Intervals>,
     /// Profiles that gave step times.
-    pub profiles: Vec<ProfileUse>,
+    pub profiles: Vec<ProfileFigures>,
     /// What to know before trusting the figures.
     pub warnings: Vec<WarningText>,
     /// Requests that could never make progress ended the run.
@@ -116,18 +118,19 @@ pub struct Intervals {
 impl Summary {
     /// Makes the answer of one or several replications, in order.
     #[must_use]
-    pub fn new(asked: &Asked<'_>, outcomes: &[RunOutcome]) -> Self {
+    pub fn new(scenario: &Scenario, outcomes: &[RunOutcome]) -> Self {
         let results: Vec<&RunResult> = outcomes.iter().map(|o| &o.result).collect();
-        let figures = Figures::of(asked.config, &results);
-        let slo = verdicts(asked.slo, &figures.latency);
-        let warnings = warnings(asked, outcomes, &figures, &slo);
-        let interval = (results.len() > 1).then(|| intervals(asked, &results));
+        let figures = Figures::of(&scenario.config, &results);
+        let slo = verdicts(&scenario.slo, &figures.latency);
+        let profiles = profile_figures(scenario, &figures);
+        let warnings = warnings(scenario, outcomes, &figures, &slo);
+        let interval = (results.len() > 1).then(|| intervals(scenario, &results));
         Self {
             fleetcast: Program { version: env!("CARGO_PKG_VERSION").to_owned(), schema: SCHEMA },
             scenario: ScenarioIdentity {
-                name: asked.name.to_owned(),
-                sha256: asked.sha256.to_owned(),
-                seed: asked.config.seed,
+                name: scenario.name.clone(),
+                sha256: scenario.sha256(),
+                seed: scenario.config.seed,
                 replications: u32::try_from(outcomes.len()).unwrap_or(u32::MAX),
             },
             simulated_s: figures.simulated_s,
@@ -143,7 +146,7 @@ impl Summary {
             cost: figures.cost,
             slo,
             interval,
-            profiles: asked.profiles.to_vec(),
+            profiles,
             warnings: warnings.iter().map(Warning::texts).collect(),
             stalled: outcomes.iter().any(|o| !o.result.stalled.is_empty()),
         }
@@ -167,11 +170,11 @@ impl Summary {
 }
 
 /// Intervals of every latency figure, of the rates and of the cost per token.
-fn intervals(asked: &Asked<'_>, results: &[&RunResult]) -> Intervals {
+fn intervals(scenario: &Scenario, results: &[&RunResult]) -> Intervals {
     let mut samples: BTreeMap<String, Vec<Option<f64>>> = BTreeMap::new();
     for result in results {
-        let figures = Figures::of(asked.config, &[*result]);
-        for (name, value) in interval_figures(asked, &figures) {
+        let figures = Figures::of(&scenario.config, &[*result]);
+        for (name, value) in interval_figures(scenario, &figures) {
             samples.entry(name).or_default().push(value);
         }
     }
@@ -185,7 +188,7 @@ fn intervals(asked: &Asked<'_>, results: &[&RunResult]) -> Intervals {
 }
 
 /// The figures that get an interval, each name once.
-fn interval_figures(asked: &Asked<'_>, figures: &Figures) -> BTreeMap<String, Option<f64>> {
+fn interval_figures(scenario: &Scenario, figures: &Figures) -> BTreeMap<String, Option<f64>> {
     let mut named = BTreeMap::new();
     for (metric, stats) in figures.latency_s.named() {
         for (stat, value) in stats.named() {
@@ -193,7 +196,7 @@ fn interval_figures(asked: &Asked<'_>, figures: &Figures) -> BTreeMap<String, Op
         }
     }
     // Terms may ask for other percentiles, such as p99.9.
-    for term in asked.slo {
+    for term in &scenario.slo {
         named.insert(term.name.clone(), value_of(term, &figures.latency));
     }
     let (rates, cost) = (&figures.throughput, &figures.cost);

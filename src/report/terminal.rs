@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use crate::report::figures::{PoolFigures, Stats};
 use crate::report::format::{NONE, count, figure, maybe, percent, usd};
 use crate::report::slo::SloVerdict;
-use crate::report::{Asked, Summary, describe};
+use crate::report::{Summary, describe};
+use crate::scenario::Scenario;
 
 /// Where the text will be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,13 +53,13 @@ impl Colour {
     }
 }
 
-/// The whole text, ending in a newline. Without `asked` only the name heads it.
+/// The whole text, ending in a newline. Without the scenario only its name heads it.
 #[must_use]
-pub fn render(asked: Option<&Asked<'_>>, summary: &Summary, screen: Screen) -> String {
+pub fn render(scenario: Option<&Scenario>, summary: &Summary, screen: Screen) -> String {
     let mut out = String::new();
     labelled(&mut out, "scenario", &summary.scenario.name, screen);
-    if let Some(asked) = asked {
-        asked_for(&mut out, asked, summary, screen);
+    if let Some(scenario) = scenario {
+        asked_for(&mut out, scenario, summary, screen);
     }
     out.push('\n');
     answer(&mut out, summary, screen);
@@ -97,10 +98,10 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn asked_for(out: &mut String, asked: &Asked<'_>, summary: &Summary, screen: Screen) {
-    labelled(out, "fleet", &describe::fleet(asked.config), screen);
-    labelled(out, "traffic", &describe::traffic(asked.traffic), screen);
-    let method = describe::method(asked.config, summary.scenario.replications);
+fn asked_for(out: &mut String, scenario: &Scenario, summary: &Summary, screen: Screen) {
+    labelled(out, "fleet", &describe::fleet(&scenario.config), screen);
+    labelled(out, "traffic", &describe::traffic(&scenario.traffic), screen);
+    let method = describe::method(&scenario.config, summary.scenario.replications);
     labelled(out, "run", &method, screen);
 }
 

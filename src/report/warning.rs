@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::report::figures::{Figures, Stats};
 use crate::report::slo::SloVerdict;
 use crate::report::trend::Growth;
-use crate::report::{Asked, ProfileUse, RunOutcome};
+use crate::report::RunOutcome;
+use crate::report::range::departures;
+use crate::scenario::{Advice, Scenario};
 use crate::workload::spec::TrafficSpec;
 
 /// A percentile p is steady enough from this many samples beyond it on.
@@ -131,7 +133,11 @@ pub enum Warning {
     OutsideCalibratedRange {
         /// Which profile.
         profile: String,
+        /// In which figures, in words.
+        by: Vec<String>,
     },
+    /// What was known from the scenario alone.
+    Advice(Advice),
 }
 
 /// How this user gets more samples.
@@ -214,6 +220,7 @@ impl Warning {
             Self::ZeroOutputsRaised { .. } => "zero_outputs_raised",
             Self::ZeroPromptsRaised { .. } => "zero_prompts_raised",
             Self::OutsideCalibratedRange { .. } => "outside_calibrated_range",
+            Self::Advice(advice) => advice.code,
         }
     }
 
@@ -283,10 +290,15 @@ impl Warning {
             Self::ZeroPromptsRaised { requests } => {
                 format!("{requests} requests had prompts of 0 tokens, counted as 1")
             }
-            Self::OutsideCalibratedRange { profile } => format!(
-                "the run leaves the region on which profile `{profile}` was fitted: its step \
-                 times are extrapolated"
+            Self::OutsideCalibratedRange { profile, by } => format!(
+                "the run leaves the region on which profile `{profile}` was fitted ({}): its \
+                 step times are extrapolated",
+                by.join("; ")
             ),
+            Self::Advice(advice) => match advice.key.as_str() {
+                "" => advice.text.clone(),
+                key => format!("{} (`{key}`)", advice.text),
+            },
         }
     }
 
@@ -351,6 +363,7 @@ impl Warning {
             Self::OutsideCalibratedRange { .. } => {
                 "fit a profile on a benchmark that covers this load".to_owned()
             }
+            Self::Advice(advice) => advice.next.clone(),
         }
     }
 
@@ -364,13 +377,13 @@ impl Warning {
 /// Everything worth knowing about `outcomes`, gravest first.
 #[must_use]
 pub fn warnings(
-    asked: &Asked<'_>,
+    scenario: &Scenario,
     outcomes: &[RunOutcome],
     figures: &Figures,
     slo: &[SloVerdict],
 ) -> Vec<Warning> {
     let mut found = Vec::new();
-    of_requests(asked, outcomes, figures, &mut found);
+    of_requests(scenario, outcomes, figures, &mut found);
     for verdict in slo.iter().filter(|v| v.value.is_none()) {
         found.push(Warning::TermWithoutSample { name: verdict.name.clone() });
     }
@@ -379,18 +392,18 @@ pub fn warnings(
     if growth.clone().count() * 2 > outcomes.len() {
         found.extend(growth.take(1).map(Warning::QueueGrowing));
     }
-    of_samples(asked, outcomes, figures, &mut found);
+    of_samples(scenario, outcomes, figures, &mut found);
     of_pools(figures, &mut found);
     of_traffic(outcomes, &mut found);
-    let outside = |profile: &&ProfileUse| profile.in_calibrated_range == Some(false);
-    for profile in asked.profiles.iter().filter(outside) {
-        found.push(Warning::OutsideCalibratedRange { profile: profile.name.clone() });
+    for (profile, by) in departures(scenario, figures) {
+        found.push(Warning::OutsideCalibratedRange { profile, by });
     }
+    found.extend(scenario.advice.iter().cloned().map(Warning::Advice));
     found
 }
 
 fn of_requests(
-    asked: &Asked<'_>,
+    scenario: &Scenario,
     outcomes: &[RunOutcome],
     figures: &Figures,
     found: &mut Vec<Warning>,
@@ -404,7 +417,7 @@ fn of_requests(
     if arrived == 0 {
         found.push(Warning::NoArrivals);
     } else if figures.latency_s.e2e.n == 0 {
-        let warm_up_s = asked.config.warm_up.seconds();
+        let warm_up_s = scenario.config.warm_up.seconds();
         found.push(Warning::NothingMeasured { warm_up_s });
     }
     if requests.rejected > 0 {
@@ -417,8 +430,8 @@ fn of_requests(
         found.push(Warning::Unfinished { requests: requests.unfinished, arrived });
     }
     let each = arrived / (outcomes.len() as u64).max(1);
-    if let Some(asked_for) = requests_asked_for(asked.traffic)
-        && asked.config.horizon.is_some()
+    if let Some(asked_for) = requests_asked_for(&scenario.traffic)
+        && scenario.config.horizon.is_some()
         && each < asked_for
     {
         found.push(Warning::CutByHorizon { asked: asked_for, arrived: each });
@@ -435,7 +448,7 @@ const fn requests_asked_for(traffic: &TrafficSpec) -> Option<u64> {
 }
 
 fn of_samples(
-    asked: &Asked<'_>,
+    scenario: &Scenario,
     outcomes: &[RunOutcome],
     figures: &Figures,
     found: &mut Vec<Warning>,
@@ -454,7 +467,7 @@ fn of_samples(
             runs_needed = runs_needed.max((needed * runs).div_ceil(n));
         }
     }
-    let more = match asked.traffic {
+    let more = match &scenario.traffic {
         TrafficSpec::Open { .. } | TrafficSpec::Closed { .. } => {
             MoreSamples::Replications(runs_needed)
         }
@@ -466,8 +479,8 @@ fn of_samples(
     if !small.is_empty() {
         found.push(Warning::SmallSample { figures: small, more });
     }
-    let open = !matches!(asked.traffic, TrafficSpec::Closed { .. });
-    let warm_up_s = asked.config.warm_up.seconds();
+    let open = !matches!(&scenario.traffic, TrafficSpec::Closed { .. });
+    let warm_up_s = scenario.config.warm_up.seconds();
     if let Some(e2e_mean_s) = figures.latency_s.e2e.mean
         && open
         && warm_up_s < WARM_UP_REQUESTS * e2e_mean_s
