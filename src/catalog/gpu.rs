@@ -9,6 +9,8 @@ use std::sync::LazyLock;
 pub struct Gpu {
     /// Catalog name.
     pub name: String,
+    /// Other names it goes by in benchmark files.
+    pub aliases: Vec<String>,
     /// Full name.
     pub title: String,
     /// Total memory in MiB as CUDA reports it.
@@ -51,8 +53,11 @@ pub fn all() -> &'static [Gpu] {
     &GPUS
 }
 
-/// The GPU of this name.
+/// The GPU of this name or alias, in any case.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Gpu> {
-    GPUS.iter().find(|gpu| gpu.name == name)
+    GPUS.iter().find(|gpu| {
+        gpu.name.eq_ignore_ascii_case(name)
+            || gpu.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
+    })
 }

@@ -10,7 +10,10 @@ pub use instance::{Billing, Instance};
 pub use model::{Model, WeightDtype};
 
 /// Calibration profiles shipped with the program: name and file text.
-pub const PROFILES: &[(&str, &str)] = &[];
+pub const PROFILES: &[(&str, &str)] = &[
+    ("llama-3-8b-h100", include_str!("../../calibration/llama-3-8b-h100.toml")),
+    ("qwen3-8b-fp8-l4", include_str!("../../calibration/qwen3-8b-fp8-l4.toml")),
+];
 
 /// A table for people: headers, and one row an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

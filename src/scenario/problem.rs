@@ -141,6 +141,11 @@ impl Problems {
         self.found.borrow().iter().any(|p| p.severity == Severity::Error)
     }
 
+    /// How many findings there are.
+    pub fn count(&self) -> usize {
+        self.found.borrow().len()
+    }
+
     /// Takes all findings.
     pub fn into_inner(self) -> Vec<Problem> {
         self.found.into_inner()

@@ -65,6 +65,8 @@ pub struct Region {
 /// Where figures of a profile come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileSource {
+    /// Short name that points refer to; the title unless stated.
+    pub id: String,
     /// Title of the publication or data set.
     pub title: String,
     /// Address, or repository and path.
@@ -78,10 +80,12 @@ pub struct ProfileSource {
 /// One figure, measured and predicted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfilePoint {
-    /// Title of the source.
+    /// Source that measured it, by its id.
     pub source: String,
-    /// Which figure, under which load.
+    /// Under which load.
     pub what: String,
+    /// Which figure, as `metric.stat`, where `what` does not say.
+    pub metric: Option<String>,
     /// As published.
     pub measured: f64,
     /// By this profile.
@@ -90,8 +94,8 @@ pub struct ProfilePoint {
     pub unit: String,
     /// 100·(predicted/measured − 1).
     pub error_pct: f64,
-    /// The fit never saw it.
-    pub held_out: bool,
+    /// The fit saw it; held out when false.
+    pub fitted: bool,
 }
 
 /// Reads and checks the text of a profile; `file` names it in messages.
@@ -126,7 +130,10 @@ pub(super) fn read(node: &Node, text: &str, problems: &Problems) -> Option<Profi
         s.finish();
     }
     for mut p in r.tables("point") {
-        profile.points.extend(read_point(&mut p));
+        if let Some(point) = read_point(&mut p) {
+            check_source(&p, &point, &profile.sources);
+            profile.points.push(point);
+        }
         p.finish();
     }
     profile.sha256 = sha256_hex(text.as_bytes());
@@ -306,7 +313,10 @@ fn read_source(r: &mut Reader<'_>) -> Option<ProfileSource> {
     let place = required_text(r, "where", "where = \"https://...\"");
     let licence = r.text("licence").map(|found| found.value.to_owned());
     let note = r.text("note").map(|found| found.value.to_owned());
-    Some(ProfileSource { title: title?, r#where: place?, licence, note })
+    let id = r.text("id").map(|found| found.value.to_owned());
+    let title = title?;
+    let id = id.unwrap_or_else(|| title.clone());
+    Some(ProfileSource { id, title, r#where: place?, licence, note })
 }
 
 fn read_point(r: &mut Reader<'_>) -> Option<ProfilePoint> {
@@ -321,16 +331,30 @@ fn read_point(r: &mut Reader<'_>) -> Option<ProfilePoint> {
     };
     let (measured, predicted) = (figure("measured"), figure("predicted"));
     let error_pct = figure("error_pct");
-    let held_out = r.boolean("held_out").unwrap_or(false);
+    let metric = r.text("metric").map(|found| found.value.to_owned());
+    let fitted = r.boolean("fitted").unwrap_or(true);
     Some(ProfilePoint {
         source: source?,
         what: what?,
+        metric,
         measured: measured?,
         predicted: predicted?,
         unit: unit?,
         error_pct: error_pct?,
-        held_out,
+        fitted,
     })
+}
+
+/// Every figure names one of the sources.
+fn check_source(r: &Reader<'_>, point: &ProfilePoint, sources: &[ProfileSource]) {
+    let known = |name: &str| sources.iter().any(|s| s.id == name || s.title == name);
+    if !known(&point.source) {
+        let title = format!("no [[source]] is called `{}`", point.source);
+        let problem = Problem::error("unknown-source", title)
+            .at(r.place_of("source"), "expected the id or title of a [[source]]")
+            .nearest(&point.source, sources.iter().map(|s| s.id.as_str()));
+        r.report("source", problem);
+    }
 }
 
 #[cfg(test)]

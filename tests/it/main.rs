@@ -4,6 +4,7 @@ mod architecture;
 mod conform;
 mod queueing;
 mod report;
+mod scenario;
 mod servers;
 mod sim;
 mod workload;
