@@ -120,3 +120,59 @@ impl EngineConfig {
         (self.watermark * f64::from(self.num_gpu_blocks)) as u32
     }
 }
+
+/// Why an engine cannot be started with a configuration.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum EngineConfigError {
+    /// A setting that must be above zero is zero.
+    #[error("`{key}` is 0; expected 1 or more")]
+    Zero {
+        /// vLLM's name of the setting.
+        key: &'static str,
+    },
+    /// The watermark is not a share.
+    #[error("`watermark` is {value}; expected 0 or more, below 1")]
+    Watermark {
+        /// What was given.
+        value: f64,
+    },
+    /// A feature whose rules are not built.
+    #[error("{feature} is not supported yet")]
+    Unsupported {
+        /// Which.
+        feature: &'static str,
+    },
+}
+
+impl EngineConfig {
+    /// Checks what every engine relies on.
+    ///
+    /// # Errors
+    /// When a count is zero, the watermark is not a share, or a feature is not built.
+    pub fn check(&self) -> Result<(), EngineConfigError> {
+        let counts = [
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_model_len", self.max_model_len),
+            ("block_size", self.block_size),
+            ("num_gpu_blocks", self.num_gpu_blocks),
+            ("max_num_active_seqs", self.max_num_active_seqs.unwrap_or(1)),
+            ("max_num_scheduled_tokens", self.max_num_scheduled_tokens.unwrap_or(1)),
+        ];
+        if let Some(&(key, _)) = counts.iter().find(|(_, value)| *value == 0) {
+            return Err(EngineConfigError::Zero { key });
+        }
+        if !(0.0..1.0).contains(&self.watermark) {
+            return Err(EngineConfigError::Watermark { value: self.watermark });
+        }
+        if self.speculation.is_some() {
+            return Err(EngineConfigError::Unsupported { feature: "speculative decoding" });
+        }
+        match self.kv_groups.as_slice() {
+            [KvGroup::Full] => Ok(()),
+            _ => Err(EngineConfigError::Unsupported {
+                feature: "a KV pool other than one full-attention group",
+            }),
+        }
+    }
+}

@@ -55,10 +55,17 @@ pub trait Replica {
     /// Does what `next_wake` announced.
     fn wake<S: EngineSink>(&mut self, now: SimTime, sink: &mut S);
 
-    /// State right before any event at `now`.
+    /// State after every step output and schedule call due at or before `now`; call it only when
+    /// all wakes due by then have been handled.
     fn observe(&self, now: SimTime) -> ReplicaState;
 
-    /// Totals of all steps whose schedule call lies at or before the last wake.
+    /// Reports everything due at or before `now` to totals and `sink`; for a caller that stops
+    /// while requests are inside. Engines that handle every step as it comes have nothing to do.
+    fn settle<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        let _ = (now, sink);
+    }
+
+    /// Totals of all steps whose schedule call lies at or before the last wake or `settle`.
     fn totals(&self) -> EngineTotals;
 
     /// Requests inside, waiting or running.

@@ -27,6 +27,12 @@ impl StreamId {
         Self(Self::OUTPUT | id.0)
     }
 
+    /// The request whose output this is.
+    #[must_use]
+    pub const fn author(self) -> Option<RequestId> {
+        if self.0 >> 62 == 1 { Some(RequestId(self.0 & (Self::OUTPUT - 1))) } else { None }
+    }
+
     /// Prompt text that only request `id` has.
     #[must_use]
     pub const fn own(id: RequestId) -> Self {

@@ -50,7 +50,7 @@ fn check_end(parts: &Parts<'_>, problems: &Problems) {
             false
         }
     };
-    if !ends && requests.is_none() && parts.run.horizon.is_none() {
+    if !ends && requests.is_none() && !parts.run.horizon_stated {
         let problem = Problem::error("no-end", "the traffic never ends")
             .at(parts.traffic.place, "expected a horizon, or `requests` here")
             .key("run.horizon")
@@ -107,7 +107,10 @@ fn check_lengths(parts: &Parts<'_>, bodies: &BodySpec, problems: &Problems) {
         let problem = Problem::advice("max-model-len", title)
             .at(parts.traffic.input_place, "longer than the engine allows")
             .key(&key)
-            .help(format!("raise max_model_len of pool `{}`, or cut the lengths", pool.config.name));
+            .help(format!(
+                "raise max_model_len of pool `{}`, or cut the lengths",
+                pool.config.name
+            ));
         problems.push(problem);
     }
 }
@@ -185,11 +188,7 @@ fn bare_service(pool: &PoolConfig, prompt: u32, answer: u32) -> BareService {
 }
 
 fn decode_shape(context: u32) -> StepShape {
-    StepShape {
-        decode_seqs: 1,
-        decode_context: u64::from(context) + 1,
-        ..StepShape::default()
-    }
+    StepShape { decode_seqs: 1, decode_context: u64::from(context) + 1, ..StepShape::default() }
 }
 
 /// A limit below what a lone request takes can never be met, whatever the fleet.

@@ -160,8 +160,7 @@ fn refuse_what_is_not_simulated(r: &mut Reader<'_>) {
 }
 
 fn read_blocks_from(r: &mut Reader<'_>, given: bool) -> BlocksFrom {
-    let choices =
-        [("pinned", BlocksFrom::Pinned), ("derived", BlocksFrom::Derived)];
+    let choices = [("pinned", BlocksFrom::Pinned), ("derived", BlocksFrom::Derived)];
     let stated = r.choice("num_gpu_blocks_from", &choices);
     if let Some(stated) = stated
         && !given
@@ -199,7 +198,9 @@ fn check(r: &Reader<'_>, c: &EngineConfig) {
         let (tokens, len) = (c.max_num_batched_tokens, c.max_model_len);
         refuse(
             "max_num_batched_tokens",
-            format!("without chunked prefill a prompt of {len} tokens cannot fit a step of {tokens}"),
+            format!(
+                "without chunked prefill a prompt of {len} tokens cannot fit a step of {tokens}"
+            ),
             format!("expected at least max_model_len, {len}"),
             "raise max_num_batched_tokens, lower max_model_len, or turn chunked prefill on",
         );

@@ -111,6 +111,8 @@ pub struct OutputOptions {
 pub(super) struct RunSection {
     pub horizon: Option<SimTime>,
     pub horizon_place: Place,
+    /// A horizon was written, sound or not.
+    pub horizon_stated: bool,
     pub warm_up: SimTime,
     pub drain_limit: Option<Span>,
     pub replications: u32,
@@ -121,12 +123,14 @@ pub(super) fn read_run(root: &mut Reader<'_>) -> RunSection {
     let mut section = RunSection {
         horizon: None,
         horizon_place: root.place(),
+        horizon_stated: false,
         warm_up: SimTime::ZERO,
         drain_limit: None,
         replications: 1,
     };
     let Some(mut r) = root.table("run") else { return section };
     section.horizon_place = r.place();
+    section.horizon_stated = r.has("horizon") || r.has("horizon_s");
     if let Some(found) = r.duration("horizon", Length::Positive) {
         section.horizon = Some(SimTime(found.value.0));
         section.horizon_place = found.place;
@@ -179,11 +183,15 @@ fn push_term(
     term: Option<(SloTerm, Place)>,
 ) {
     let Some((term, place)) = term else { return };
-    if terms.iter().any(|(other, _)| other.name == term.name) {
-        let problem =
-            Problem::error("contradiction", format!("`{}` has two limits", term.name))
-                .at(place, "second limit")
-                .help("keep one of them");
+    if let Some(known) = terms.iter_mut().find(|(other, _)| other.name == term.name) {
+        // An override may spell the key in the other way.
+        if place.source > known.1.source {
+            *known = (term, place);
+            return;
+        }
+        let problem = Problem::error("contradiction", format!("`{}` has two limits", term.name))
+            .at(place, "second limit")
+            .help("keep one of them");
         r.report(key, problem);
     }
     terms.push((term, place));

@@ -149,8 +149,9 @@ pub fn check(path: &Path, overrides: &[(String, String)]) -> Checked {
     match std::fs::read_to_string(path) {
         Ok(text) => check_str(&name, &text, folder, overrides),
         Err(error) => {
-            let problem = Problem::error("scenario-missing", format!("cannot read {name}: {error}"))
-                .help("`fleetcast init` writes a scenario to start from");
+            let problem =
+                Problem::error("scenario-missing", format!("cannot read {name}: {error}"))
+                    .help("`fleetcast init` writes a scenario to start from");
             let diagnostics = Diagnostics::new(Vec::new(), vec![problem]);
             Checked { scenario: None, diagnostics }
         }
@@ -159,12 +160,7 @@ pub fn check(path: &Path, overrides: &[(String, String)]) -> Checked {
 
 /// As [`load_str`], and hands out the advice with its places too.
 #[must_use]
-pub fn check_str(
-    name: &str,
-    text: &str,
-    folder: &Path,
-    overrides: &[(String, String)],
-) -> Checked {
+pub fn check_str(name: &str, text: &str, folder: &Path, overrides: &[(String, String)]) -> Checked {
     let problems = Problems::default();
     let mut sources = vec![Source { name: name.to_owned(), text: text.to_owned() }];
     let mut root = tree::parse(0, text, &problems);
@@ -296,10 +292,9 @@ fn profiles_in_use(
         let inside = checks::check_region(parts, pool, profile, problems);
         match in_use.iter_mut().find(|known| known.profile.name == profile.name) {
             Some(known) => known.in_calibrated_range &= inside,
-            None => in_use.push(ProfileUse {
-                profile: profile.clone(),
-                in_calibrated_range: inside,
-            }),
+            None => {
+                in_use.push(ProfileUse { profile: profile.clone(), in_calibrated_range: inside })
+            }
         }
     }
     in_use

@@ -162,9 +162,7 @@ fn read_model(r: &mut Reader<'_>) -> Result<Option<&'static Model>, ()> {
             .at(found.place, "expected a model of the catalog")
             .nearest(found.value, names)
             .help("`fleetcast catalog models` lists them all")
-            .help(
-                "for another model leave `model` out and give num_gpu_blocks and max_model_len",
-            );
+            .help("for another model leave `model` out and give num_gpu_blocks and max_model_len");
         r.report("model", problem);
         return Err(());
     }
@@ -203,10 +201,7 @@ fn read_layout(
         );
         let problem = Problem::error("too-many-gpus", title)
             .at(r.place_of(key), format!("expected replicas × tensor_parallel_size ≤ {gpus}"))
-            .help(format!(
-                "with tensor_parallel_size = {tp}, {} replicas fit",
-                gpus / tp
-            ));
+            .help(format!("with tensor_parallel_size = {tp}, {} replicas fit", gpus / tp));
         r.report(key, problem);
         return None;
     }
@@ -381,7 +376,9 @@ fn size_kv(
         let Some(memory) = memory else {
             let problem = Problem::error("no-kv-size", "the size of the KV cache is unknown")
                 .at(engine.blocks_place, "expected num_gpu_blocks, or a model to derive it from")
-                .help("copy the number from the engine's log line `# GPU blocks`, or name the model");
+                .help(
+                    "copy the number from the engine's log line `# GPU blocks`, or name the model",
+                );
             r.report(key, problem);
             return None;
         };

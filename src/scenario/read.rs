@@ -3,7 +3,7 @@
 
 use super::duration::{self, DurationError};
 use super::problem::{Place, Problem, Problems};
-use super::tree::{Node, Table, Value};
+use super::tree::{Node, Table, Value, name_of};
 use crate::units::Span;
 use std::ops::RangeInclusive;
 
@@ -245,7 +245,12 @@ impl<'a> Reader<'a> {
         items
             .iter()
             .enumerate()
-            .filter_map(|(i, item)| Reader::of(item, format!("{path}.{i}"), self.problems))
+            .filter_map(|(i, item)| {
+                // Names read better than indices, and override paths take both.
+                let step = name_of(item).filter(|name| !name.contains(['.', '"']));
+                let step = step.unwrap_or_else(|| i.to_string());
+                Reader::of(item, format!("{path}.{step}"), self.problems)
+            })
             .collect()
     }
 

@@ -13,8 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Kinds of traffic.
-const KINDS: [&str; 6] =
-    ["constant", "poisson", "gamma", "rate-curve", "closed-loop", "trace"];
+const KINDS: [&str; 6] = ["constant", "poisson", "gamma", "rate-curve", "closed-loop", "trace"];
 /// Names of trace formats.
 pub(super) const FORMATS: [(&str, TraceFormat); 3] = [
     ("azure-llm-csv", TraceFormat::AzureLlmCsv),
@@ -172,25 +171,25 @@ fn read_lengths(r: &mut Reader<'_>, key: &str) -> Option<LengthSpec> {
     table.finish();
     let (kind, mut inner) = chosen?;
     let spec = match kind {
-        "uniform" => {
-            least_and_most(&mut inner).map(|(min, max)| LengthSpec::Uniform { min, max })
-        }
+        "uniform" => least_and_most(&mut inner).map(|(min, max)| LengthSpec::Uniform { min, max }),
         "normal" => {
             let mean = parameter(&mut inner, "mean", Bounds::Positive(f64::from(TOKENS_MAX)));
             let sd = parameter(&mut inner, "sd", Bounds::Positive(f64::from(TOKENS_MAX)));
             let limits = least_and_most(&mut inner);
-            mean.zip(sd)
-                .zip(limits)
-                .map(|((mean, sd), (min, max))| LengthSpec::Normal { mean, sd, min, max })
+            mean.zip(sd).zip(limits).map(|((mean, sd), (min, max))| LengthSpec::Normal {
+                mean,
+                sd,
+                min,
+                max,
+            })
         }
         "log-normal" => {
             let median = parameter(&mut inner, "median", Bounds::Positive(f64::from(TOKENS_MAX)));
             let sigma = parameter(&mut inner, "sigma", Bounds::Positive(20.0));
             let limits = least_and_most(&mut inner);
-            median
-                .zip(sigma)
-                .zip(limits)
-                .map(|((median, sigma), (min, max))| LengthSpec::LogNormal { median, sigma, min, max })
+            median.zip(sigma).zip(limits).map(|((median, sigma), (min, max))| {
+                LengthSpec::LogNormal { median, sigma, min, max }
+            })
         }
         _ => read_quantiles(&mut inner),
     };
@@ -222,8 +221,7 @@ fn least_and_most(r: &mut Reader<'_>) -> Option<(u32, u32)> {
 fn read_quantiles(r: &mut Reader<'_>) -> Option<LengthSpec> {
     let share = |item: &Node| number_of(item).filter(|p| (0.0..=1.0).contains(p));
     let probabilities = r.list("probabilities", "probabilities from 0 to 1", share);
-    let probabilities =
-        required(r, "probabilities", "probabilities = [0, 0.5, 1]", probabilities)?;
+    let probabilities = required(r, "probabilities", "probabilities = [0, 0.5, 1]", probabilities)?;
     let range = 0..=u64::from(TOKENS_MAX);
     let count = |item: &Node| integer_in(item, &range).and_then(|n| u32::try_from(n).ok());
     let tokens = r.list("tokens", "token counts", count);

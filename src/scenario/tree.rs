@@ -76,12 +76,24 @@ impl Table {
     }
 }
 
-/// Parses a whole document. Syntax errors go to `problems`, all of them; the tree holds what could
-/// be read.
+/// Most syntax errors shown of one text: one slip makes the parser stumble many times after.
+const SYNTAX_ERRORS_MAX: usize = 3;
+/// Most steps of an override's path; no key lies deeper.
+const PATH_STEPS_MAX: usize = 16;
+
+/// Parses a whole document. Syntax errors go to `problems`, the first of each line; the tree holds
+/// what could be read.
 pub fn parse(source: u32, text: &str, problems: &Problems) -> Node {
     let (root, errors) = DeTable::parse_recoverable(text);
+    let line_of = |at: usize| text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
+    let mut lines: Vec<usize> = Vec::new();
     for error in errors {
         let span = error.span().unwrap_or(0..0);
+        let line = line_of(span.start);
+        if lines.contains(&line) || lines.len() == SYNTAX_ERRORS_MAX {
+            continue;
+        }
+        lines.push(line);
         problems.push(syntax_problem(error.message(), Place::new(source, span)));
     }
     let span = root.span();
@@ -145,6 +157,12 @@ pub fn set(root: &mut Node, source: u32, key: &str, value: &str, problems: &Prob
     let mut at = root;
     let mut start = 0;
     let steps: Vec<&str> = split_path(key);
+    if steps.len() > PATH_STEPS_MAX {
+        let title = format!("a path of {} steps leads nowhere", steps.len());
+        let place = Place::new(source, 0..key.len());
+        problems.push(Problem::error("set-path", title).at(place, "too deep").help(SET_HELP));
+        return;
+    }
     let last = steps.len() - 1;
     let mut node = Some(node);
     for (i, raw) in steps.iter().enumerate() {
@@ -260,7 +278,8 @@ fn enter_list<'a>(
     found
 }
 
-fn name_of(node: &Node) -> Option<String> {
+/// The `name` of a table in a list.
+pub fn name_of(node: &Node) -> Option<String> {
     let Value::Table(table) = &node.value else { return None };
     match &table.get("name")?.node.value {
         Value::Text(name) => Some(name.clone()),

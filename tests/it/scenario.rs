@@ -89,10 +89,10 @@ fn a_sound_scenario_loads_with_the_defaults_of_the_release() {
 #[test]
 fn the_resolved_text_reads_back() {
     assert_round_trip(&load(SOUND).unwrap());
-    insta::assert_snapshot!("resolved", load(SOUND).unwrap().to_resolved_toml().replace(
-        env!("CARGO_PKG_VERSION"),
-        "VERSION",
-    ));
+    insta::assert_snapshot!(
+        "resolved",
+        load(SOUND).unwrap().to_resolved_toml().replace(env!("CARGO_PKG_VERSION"), "VERSION",)
+    );
 }
 
 #[test]
@@ -111,11 +111,32 @@ fn shipped_scenarios_load_and_read_back() {
         .collect();
     files.sort();
     assert!(files.len() >= 9, "{files:?}");
+    let mut said = String::new();
     for file in files {
         let scenario = scenario::load(&file, &[]).unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|s| s.to_str()));
         assert_round_trip(&scenario);
+        said.push_str(&format!("{}\n", scenario.name));
+        for advice in &scenario.advice {
+            said.push_str(&format!("  {} {}: {}\n", advice.code, advice.key, advice.text));
+        }
     }
+    insta::assert_snapshot!("advice_on_shipped_scenarios", said);
+}
+
+#[test]
+fn listings_cover_all_kinds() {
+    use scenario::ListingKind::{Gpus, Instances, Models, Policies, Profiles};
+    for kind in [Gpus, Instances, Models, Profiles, Policies] {
+        let listing = scenario::listing(kind);
+        assert!(!listing.rows.is_empty(), "{kind:?}");
+        assert!(listing.rows.iter().all(|row| row.len() == listing.headers.len()), "{kind:?}");
+    }
+    assert_eq!(
+        scenario::listing(Profiles).rows.len(),
+        fleetcast::catalog::PROFILES.len(),
+        "every shipped profile can be read"
+    );
 }
 
 #[test]
@@ -183,7 +204,8 @@ fn overrides_reach_indices_names_and_new_keys() {
 
 #[test]
 fn goodput_takes_the_tightest_limit_of_each_latency() {
-    let slo = "[slo]\nttft.p50 = \"500ms\"\nttft.p95 = \"2s\"\ne2e.mean = \"9s\"\nitl.p99 = \"1s\"\n";
+    let slo =
+        "[slo]\nttft.p50 = \"500ms\"\nttft.p95 = \"2s\"\ne2e.mean = \"9s\"\nitl.p99 = \"1s\"\n";
     let scenario = load(&format!("{SOUND}{slo}")).unwrap();
     let limits = scenario.config.goodput;
     assert_eq!(limits.ttft.map(|s| s.seconds()), Some(0.5));

@@ -1,1 +1,462 @@
-//! stub
+//! The fast engine: decides as the reference does, and handles a stretch of steps with an
+//! unchanged batch as one event. May know what `engine` may know.
+//!
+//! The pipeline of a replica is a few *batches in flight* (steps whose schedule call has been
+//! applied: one, or two with async scheduling) followed by at most one *stretch*: planned steps of
+//! pure decode, of which nothing has been applied yet. A stretch is therefore free to be cut
+//! anywhere before it is realised. `kv` and `lockstep` are the books; `schedule` is one schedule
+//! call, `admit` its waiting half, `output` what the end of a step does, `stretch` the merging.
+
+mod admit;
+mod kv;
+mod lockstep;
+mod output;
+mod queue;
+mod schedule;
+mod slots;
+mod stretch;
+mod trace;
+
+use crate::engine::config::{EngineConfig, EngineConfigError};
+use crate::engine::record::{EngineTotals, ReplicaState, RequestTrace, StepRecord, TraceDetail};
+use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
+use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
+use crate::latency::StepTimeModel;
+use crate::units::{Fix, SimTime, Span};
+use kv::{KvPool, Lookup, NONE, PathStep};
+use lockstep::{FIRST_STEP, Lockstep};
+use queue::WaitingQueue;
+use schedule::Stop;
+use slots::{Slots, Standing};
+use std::collections::VecDeque;
+use stretch::Stretch;
+use trace::Trace;
+
+/// A sequence of its own in a batch in flight, outside the lockstep.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    slot: u32,
+    /// Tokens scheduled, and computed tokens before them.
+    tokens: u32,
+    before: u32,
+    gives_token: bool,
+    finishes: bool,
+}
+
+/// A step whose schedule call has been applied and whose output has not been processed.
+#[derive(Debug, Default)]
+struct Batch {
+    /// Step number in the lockstep's count.
+    step: u64,
+    start: Fix,
+    end: Fix,
+    /// Lockstep members scheduled, and those of them that are measured.
+    members: u32,
+    measured: u32,
+    entries: Vec<Entry>,
+    /// Lockstep members whose last token this step gives, once they have left the lockstep.
+    draining: Vec<u32>,
+    /// Number among the steps that scheduled tokens or preempted something.
+    number: u64,
+}
+
+/// Whether steps may be merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merging {
+    /// Stretches of unchanged decode are one event.
+    Stretches,
+    /// Every step is an event of its own (for tests).
+    Never,
+}
+
+/// One serving process that merges stretches of unchanged decode.
+#[derive(Debug)]
+pub struct FastReplica {
+    config: EngineConfig,
+    step_time: StepTimeModel,
+    merging: Merging,
+    /// Batches in flight at most: 1, or 2 with async scheduling.
+    depth: usize,
+    budget: u32,
+    max_running: u32,
+    watermark: u32,
+    slots: Slots,
+    waiting: WaitingQueue,
+    /// Running requests in order; `NONE` where one left.
+    running: Vec<u32>,
+    running_live: u32,
+    next_order: u64,
+    /// Running requests outside the lockstep that want tokens, in running order.
+    explicit: Vec<u32>,
+    lock: Lockstep,
+    kv: KvPool,
+    found: Lookup,
+    flight: VecDeque<Batch>,
+    spare: Vec<Batch>,
+    stretch: Option<Stretch>,
+    schedule_at: Option<SimTime>,
+    aborts: Vec<RequestId>,
+    /// Exact end of the last step called.
+    last_end: Fix,
+    /// Exact end and number of the last step whose output was processed.
+    last_output_end: Fix,
+    last_output_step: u64,
+    blocked_since: Option<SimTime>,
+    blocked_total: Span,
+    ending: Vec<u32>,
+    next_number: u64,
+    totals: EngineTotals,
+    trace: Option<Box<Trace>>,
+}
+
+impl FastReplica {
+    /// An idle replica with an empty KV pool.
+    ///
+    /// # Errors
+    /// When the configuration cannot be run.
+    pub fn new(config: EngineConfig, step_time: StepTimeModel) -> Result<Self, EngineConfigError> {
+        Self::with(config, step_time, TraceDetail::Off, Merging::Stretches)
+    }
+
+    /// As [`Self::new`], keeping a trace or never merging. Block ids do not exist here, so
+    /// [`TraceDetail::Blocks`] keeps the same as [`TraceDetail::Steps`].
+    ///
+    /// # Errors
+    /// When the configuration cannot be run.
+    pub fn with(
+        config: EngineConfig,
+        step_time: StepTimeModel,
+        trace: TraceDetail,
+        merging: Merging,
+    ) -> Result<Self, EngineConfigError> {
+        config.check()?;
+        Ok(Self {
+            depth: if config.async_scheduling { 2 } else { 1 },
+            budget: config.token_budget().min(config.max_num_batched_tokens),
+            max_running: config.max_running(),
+            watermark: config.watermark_blocks(),
+            slots: Slots::default(),
+            waiting: WaitingQueue::new(config.policy),
+            running: Vec::new(),
+            running_live: 0,
+            next_order: 0,
+            explicit: Vec::new(),
+            lock: Lockstep::new(config.block_size),
+            kv: KvPool::new(config.usable_blocks(), config.block_size),
+            found: Lookup::default(),
+            flight: VecDeque::with_capacity(3),
+            spare: Vec::new(),
+            stretch: None,
+            schedule_at: None,
+            aborts: Vec::new(),
+            last_end: Fix::ZERO,
+            last_output_end: Fix::ZERO,
+            last_output_step: FIRST_STEP,
+            blocked_since: None,
+            blocked_total: Span::ZERO,
+            ending: Vec::new(),
+            next_number: 0,
+            totals: EngineTotals::default(),
+            trace: (trace != TraceDetail::Off).then(Box::default),
+            config,
+            step_time,
+            merging,
+        })
+    }
+
+    /// Steps recorded so far; merged steps are absent.
+    #[must_use]
+    pub fn steps(&self) -> &[StepRecord] {
+        self.trace.as_ref().map_or(&[], |t| &t.steps)
+    }
+
+    /// Requests recorded so far.
+    #[must_use]
+    pub fn request_traces(&self) -> &[RequestTrace] {
+        self.trace.as_ref().map_or(&[], |t| &t.requests)
+    }
+
+    /// Blocks that `tokens` computed tokens fill, the last one in part.
+    fn blocks(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.config.block_size)
+    }
+
+    /// Computed tokens of a running request after the last schedule call.
+    fn computed(&self, index: u32) -> u32 {
+        let slot = &self.slots[index];
+        match slot.standing {
+            Standing::Lockstep => (self.lock.step - slot.base) as u32,
+            _ => slot.computed,
+        }
+    }
+
+    /// Names the prompt's token sequence, so that blocks can be found and cached.
+    fn trace_path(&mut self, index: u32, segments: &[Segment]) {
+        let mut parent = NONE;
+        let mut at = 0;
+        let path = &mut self.slots[index].path;
+        for segment in segments {
+            parent = self.kv.enter_node(parent, at, segment.stream);
+            at += segment.len;
+            path.push(PathStep { node: parent, end: at });
+        }
+    }
+
+    /// Adds the request's own output to its path, once there is any to name.
+    fn extend_path(&mut self, index: u32, end: u32) {
+        let slot = &mut self.slots[index];
+        let last = *slot.path.last().expect("a prompt has at least one token");
+        if last.end > slot.prompt {
+            slot.path.last_mut().expect("checked above").end = end.max(last.end);
+        } else if end > slot.prompt {
+            let node = self.kv.enter_node(last.node, slot.prompt, StreamId::output(slot.id));
+            slot.path.push(PathStep { node, end });
+        }
+    }
+
+    /// Gives the request's blocks that are full up to `tokens` their hash.
+    fn hash_up_to(&mut self, index: u32, tokens: u32) {
+        if !self.config.enable_prefix_caching {
+            return;
+        }
+        let target = tokens / self.config.block_size;
+        if target <= self.slots[index].hashed {
+            return;
+        }
+        self.extend_path(index, tokens);
+        let block_size = self.config.block_size;
+        let slot = &mut self.slots[index];
+        let mut from = slot.hashed;
+        let mut at = slot.path.partition_point(|step| step.end / block_size <= from);
+        while from < target {
+            let step = slot.path[at];
+            let to = (step.end / block_size).min(target);
+            if to > from {
+                self.kv.cache(step.node, from, to, &mut slot.parts);
+                from = to;
+            }
+            at += 1;
+        }
+        slot.hashed = target;
+    }
+
+    /// Brings the hashes of a lockstep member up to the last schedule call.
+    fn hash_lockstep(&mut self, index: u32) {
+        let lag = u32::from(self.config.async_scheduling);
+        self.hash_up_to(index, self.computed(index) - lag);
+    }
+
+    /// Brings the hashes of a running request, which are kept up lazily in decode, up to date.
+    fn sync_hashes(&mut self, index: u32) {
+        match self.slots[index].standing {
+            Standing::Lockstep => self.hash_lockstep(index),
+            Standing::Draining => {
+                let slot = &self.slots[index];
+                self.hash_up_to(index, slot.computed - slot.in_flight);
+            }
+            Standing::Explicit | Standing::Waiting | Standing::Gone | Standing::Vacant => {}
+        }
+    }
+
+    /// Gives back all blocks of a request that holds blocks for `computed` tokens.
+    fn release(&mut self, index: u32, computed: u32) {
+        let held = self.blocks(computed);
+        let slot = &mut self.slots[index];
+        self.kv.give_anonymous(held - slot.hashed);
+        self.kv.release(&mut slot.parts);
+        slot.hashed = 0;
+    }
+
+    /// Forgets the names of a request's tokens; it is about to leave.
+    fn drop_path(&mut self, index: u32) {
+        let mut path = std::mem::take(&mut self.slots[index].path);
+        for step in path.drain(..).rev() {
+            self.kv.leave_node(step.node);
+        }
+        self.slots[index].path = path;
+    }
+
+    fn set_blocked(&mut self, now: SimTime, blocked: bool) {
+        match (self.blocked_since, blocked) {
+            (None, true) => self.blocked_since = Some(now),
+            (Some(since), false) => {
+                self.blocked_total += now - since;
+                self.blocked_since = None;
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+
+    /// Time up to `now` in which the head of the queue failed only on blocks.
+    fn blocked_until(&self, now: SimTime) -> Span {
+        self.blocked_total + self.blocked_since.map_or(Span::ZERO, |since| now.since(since))
+    }
+
+    /// Takes a request out of the running list.
+    fn leave_running(&mut self, index: u32) {
+        let place = self.slots[index].place as usize;
+        debug_assert_eq!(self.running[place], index);
+        self.running[place] = NONE;
+        self.running_live -= 1;
+        while self.running.last() == Some(&NONE) {
+            self.running.pop();
+        }
+    }
+
+    /// Appends a request to the running list.
+    fn join_running(&mut self, index: u32) {
+        if self.running.len() > 2 * self.running_live as usize + 32 {
+            self.compact();
+        }
+        let slot = &mut self.slots[index];
+        slot.place = self.running.len() as u32;
+        slot.order = self.next_order;
+        self.next_order += 1;
+        self.running.push(index);
+        self.running_live += 1;
+    }
+
+    fn compact(&mut self) {
+        self.running.retain(|&index| index != NONE);
+        for (place, &index) in self.running.iter().enumerate() {
+            self.slots[index].place = place as u32;
+        }
+    }
+
+    fn forget_explicit(&mut self, index: u32) {
+        if let Some(at) = self.explicit.iter().position(|&other| other == index) {
+            self.explicit.remove(at);
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.flight.is_empty() && self.stretch.is_none()
+    }
+}
+
+impl Replica for FastReplica {
+    fn enqueue<S: EngineSink>(&mut self, now: SimTime, request: EngineRequest, _: &mut S) {
+        let room = self.config.max_model_len.saturating_sub(request.prompt.len());
+        assert!(room > 0 && !request.prompt.is_empty(), "the caller refuses what cannot be served");
+        let index = self.slots.insert(now, &request, request.max_tokens.clamp(1, room));
+        let blocked = self.blocked_until(now);
+        self.slots[index].kv_wait_at_enqueue = blocked;
+        if self.config.enable_prefix_caching {
+            self.trace_path(index, request.prompt.segments());
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.request(request.id);
+        }
+        let queued = self.waiting.len() > 0;
+        self.waiting.push(&self.slots, index);
+        self.totals.waiting_max = self.totals.waiting_max.max(self.waiting.len());
+        if self.stretch.is_some() {
+            self.arrival_in_stretch(now, queued);
+        } else if self.flight.is_empty() {
+            self.schedule_at = Some(now);
+        }
+    }
+
+    fn abort<S: EngineSink>(&mut self, now: SimTime, id: RequestId, sink: &mut S) {
+        if self.slots.find(id).is_none() {
+            return;
+        }
+        if self.stretch.as_ref().is_some_and(|s| s.cancellable_at == Some(now)) {
+            self.stretch = None;
+            self.schedule_at = Some(now);
+        }
+        if self.idle() {
+            self.carry_out_abort(now, id, sink);
+            self.schedule_at = (self.slots.live() > 0).then_some(now);
+        } else {
+            self.aborts.push(id);
+            self.cut_stretch(now);
+        }
+    }
+
+    fn next_wake(&self) -> Option<Wake> {
+        if let Some(at) = self.schedule_at {
+            return Some(Wake { at, kind: WakeKind::Schedule });
+        }
+        if let Some(stretch) = &self.stretch {
+            let at = self.stretch_wake(stretch);
+            let output = stretch.finishes && self.depth == 1 || !self.aborts.is_empty();
+            let kind = if output { WakeKind::Output } else { WakeKind::Schedule };
+            return Some(Wake { at, kind });
+        }
+        let batch = self.flight.front()?;
+        let output = self.gives_end(batch) || !self.aborts.is_empty();
+        let kind = if output { WakeKind::Output } else { WakeKind::Schedule };
+        Some(Wake { at: batch.end.floor(), kind })
+    }
+
+    fn wake<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        let Some(wake) = self.next_wake() else { return };
+        debug_assert_eq!(wake.at, now);
+        if self.schedule_at.take().is_none() {
+            self.realise(sink);
+            self.process_output(now, sink);
+        }
+        match wake.kind {
+            WakeKind::Output => {
+                // The call that follows must see arrivals of this instant; a planned stretch can
+                // still be taken back for them.
+                if self.plan(now, None) {
+                    self.mark_cancellable(now);
+                } else if self.slots.live() > 0 {
+                    self.schedule_at = Some(now);
+                }
+            }
+            WakeKind::Schedule => self.schedule(now),
+        }
+    }
+
+    fn observe(&self, now: SimTime) -> ReplicaState {
+        let used = match &self.stretch {
+            None => self.kv.used(),
+            Some(stretch) => self.kv.used() + self.demand_called_by(stretch, now),
+        };
+        ReplicaState {
+            running: self.running_live,
+            waiting: self.waiting.len(),
+            used_blocks: used,
+            usable_blocks: self.kv.usable(),
+        }
+    }
+
+    fn settle<S: EngineSink>(&mut self, now: SimTime, sink: &mut S) {
+        self.settle_stretch(now, sink);
+    }
+
+    fn totals(&self) -> EngineTotals {
+        EngineTotals { evicted_blocks: self.kv.evicted(), ..self.totals.clone() }
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.slots.live()
+    }
+
+    fn stalled(&self) -> Vec<RequestId> {
+        if self.idle() && self.schedule_at.is_none() {
+            self.waiting.in_order(&self.slots)
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl FastReplica {
+    /// Makes schedule calls until the pipeline is full, a stretch is planned or nothing happens.
+    fn schedule(&mut self, now: SimTime) {
+        let mut stop: Option<Stop> = None;
+        loop {
+            if self.slots.live() == 0 || self.plan(now, stop) || self.flight.len() >= self.depth {
+                return;
+            }
+            match self.call(now) {
+                Some(reason) => stop = Some(reason),
+                None => return,
+            }
+        }
+    }
+}

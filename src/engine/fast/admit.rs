@@ -1,0 +1,145 @@
+//! The waiting half of a schedule call: prefix lookup, admission checks, admission.
+
+use super::schedule::{Call, Stop};
+use super::{FastReplica, Standing};
+use crate::engine::record::Admission;
+use crate::engine::request::StreamId;
+
+impl FastReplica {
+    /// Admits from the head of the queue until something stops it.
+    pub(super) fn admit(&mut self, call: &mut Call) -> Stop {
+        loop {
+            if self.waiting.len() == 0 {
+                return Stop::Empty;
+            }
+            if call.budget == 0 {
+                return Stop::Budget;
+            }
+            if self.running_live >= self.max_running {
+                return Stop::Seats;
+            }
+            let Some(index) = self.waiting.head(&mut self.slots) else { return Stop::Empty };
+            if let Some(stop) = self.admit_head(call, index) {
+                return stop;
+            }
+        }
+    }
+
+    fn admit_head(&mut self, call: &mut Call, index: u32) -> Option<Stop> {
+        self.find_prefix(index);
+        let (hit_blocks, hit_free) = (self.found.blocks, self.found.free_blocks);
+        let hit = hit_blocks * self.config.block_size;
+        let known = self.slots[index].known();
+        let mut tokens = (known - hit).min(call.limit);
+        if !self.config.enable_chunked_prefill && tokens > call.budget {
+            return Some(Stop::WholePrompt);
+        }
+        tokens = tokens.min(call.budget);
+        let reserve = if self.running_live > 0 { self.watermark } else { 0 };
+        let need = |to: u32| self.blocks(to).saturating_sub(hit_blocks) + hit_free + reserve;
+        let longest = self.config.max_model_len;
+        if self.config.scheduler_reserve_full_isl && need(known.min(longest)) > self.kv.free() {
+            return Some(Stop::Gate);
+        }
+        if need((hit + tokens).min(longest)) > self.kv.free() {
+            return Some(Stop::Blocks);
+        }
+        self.waiting.pop();
+        let slot = &mut self.slots[index];
+        self.kv.touch(&self.found, &mut slot.parts);
+        slot.hashed = hit_blocks;
+        slot.computed = hit;
+        slot.standing = Standing::Explicit;
+        self.kv.take(self.blocks(hit + tokens) - hit_blocks);
+        call.budget -= tokens;
+        self.count_admission(call, index, hit, known);
+        self.join_running(index);
+        self.explicit.push(index);
+        self.enter(call, index, tokens);
+        let entry = *call.entries.last().expect("just entered");
+        self.after_entry(&entry);
+        None
+    }
+
+    /// Looks the head's known tokens up in the prefix cache; the result is in `found`.
+    fn find_prefix(&mut self, index: u32) {
+        self.found.clear();
+        let slot = &self.slots[index];
+        if !self.config.enable_prefix_caching || slot.skip_cache {
+            return;
+        }
+        let known = slot.known();
+        if known > slot.prompt {
+            self.extend_path(index, known);
+        }
+        self.sync_live_outputs(index);
+        let most = (known - 1) / self.config.block_size;
+        self.kv.look_up(&self.slots[index].path, most, &mut self.found);
+    }
+
+    /// Brings up to date the hashes of running requests whose output this prompt quotes.
+    fn sync_live_outputs(&mut self, index: u32) {
+        for i in 0..self.slots[index].path.len() {
+            let stream = self.kv.stream(self.slots[index].path[i].node);
+            if let Some(other) = self.live_author(index, stream) {
+                self.hash_lockstep(other);
+            }
+        }
+    }
+
+    /// The lockstep member, other than `index`, whose output `stream` is.
+    fn live_author(&self, index: u32, stream: StreamId) -> Option<u32> {
+        let other = self.slots.find(stream.author()?)?;
+        let growing = self.slots[other].standing == Standing::Lockstep;
+        (growing && other != index).then_some(other)
+    }
+
+    /// True when the head's prefix hit may grow as running requests go on.
+    pub(super) fn head_quotes_running(&mut self) -> bool {
+        let Some(index) = self.waiting.head(&mut self.slots) else { return false };
+        let slot = &self.slots[index];
+        slot.path.iter().any(|s| self.live_author(index, self.kv.stream(s.node)).is_some())
+    }
+
+    fn count_admission(&mut self, call: &mut Call, index: u32, hit: u32, known: u32) {
+        let blocked = self.blocked_until(call.now);
+        let number = self.next_number;
+        let looked_up = self.config.enable_prefix_caching && !self.slots[index].skip_cache;
+        let slot = &mut self.slots[index];
+        let id = slot.id;
+        let resumed = std::mem::replace(&mut slot.resumed, true);
+        if !resumed {
+            slot.cached = hit;
+            slot.first_scheduled = Some(call.now);
+            slot.kv_wait = blocked - slot.kv_wait_at_enqueue;
+        }
+        if looked_up {
+            let (queries, hits) = if resumed {
+                (&mut self.totals.prefix_preempted_queries, &mut self.totals.prefix_preempted_hits)
+            } else {
+                (&mut self.totals.prefix_queries, &mut self.totals.prefix_hits)
+            };
+            *queries += u64::from(known);
+            *hits += u64::from(hit);
+        }
+        if let Some(record) = &mut call.record {
+            if resumed {
+                record.resumed.push(id)
+            } else {
+                record.admitted.push(id)
+            }
+            if looked_up {
+                let at = if resumed { 3 } else { 0 };
+                record.prefix[at] += 1;
+                record.prefix[at + 1] += u64::from(known);
+                record.prefix[at + 2] += u64::from(hit);
+            }
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.admitted(id, Admission { step: number, cached: hit, known });
+            if !resumed {
+                trace.change(id, |r| r.first_scheduled = Some(call.now));
+            }
+        }
+    }
+}
