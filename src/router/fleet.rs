@@ -31,21 +31,16 @@ impl PoolShape {
 pub struct FleetShape {
     pools: Vec<PoolShape>,
     pool_of: Vec<u32>,
-    /// Prompts shorter than this fit every pool.
-    fits_all_below: u32,
 }
 
 impl FleetShape {
     /// A fleet of pools given as (replicas, `max_model_len`).
     #[must_use]
     pub fn new(pools: impl IntoIterator<Item = (u32, u32)>) -> Self {
-        let mut shape = Self { pools: Vec::new(), pool_of: Vec::new(), fits_all_below: u32::MAX };
+        let mut shape = Self { pools: Vec::new(), pool_of: Vec::new() };
         for (pool, (replicas, max_model_len)) in (0u32..).zip(pools) {
             shape.pools.push(PoolShape { first: shape.replicas(), replicas, max_model_len });
             shape.pool_of.extend((0..replicas).map(|_| pool));
-            if replicas > 0 {
-                shape.fits_all_below = shape.fits_all_below.min(max_model_len);
-            }
         }
         shape
     }
@@ -67,13 +62,6 @@ impl FleetShape {
     #[inline]
     pub fn pool_of(&self, replica: u32) -> u32 {
         self.pool_of[replica as usize]
-    }
-
-    /// True when every replica takes a prompt of `prompt_tokens`.
-    #[must_use]
-    #[inline]
-    pub const fn all_take(&self, prompt_tokens: u32) -> bool {
-        prompt_tokens < self.fits_all_below
     }
 
     /// Numbers of the replicas that take a prompt of `prompt_tokens`, ascending.

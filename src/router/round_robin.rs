@@ -20,14 +20,13 @@ impl RoundRobin {
         if replicas == 0 {
             return None;
         }
-        // Two rounds over the pools are enough: the first may start in the midst of one.
-        for _ in 0..=fleet.pools().len() {
-            let pool = &fleet.pools()[fleet.pool_of(self.next) as usize];
-            let after =
-                if pool.takes(head.prompt.len()) { self.next + 1 } else { pool.members().end };
+        for _ in fleet.pools() {
             let chosen = self.next;
+            let pool = &fleet.pools()[fleet.pool_of(chosen) as usize];
+            let takes = pool.takes(head.prompt.len());
+            let after = if takes { chosen + 1 } else { pool.members().end };
             self.next = if after < replicas { after } else { 0 };
-            if pool.takes(head.prompt.len()) {
+            if takes {
                 return Some(chosen);
             }
         }
