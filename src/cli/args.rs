@@ -70,6 +70,8 @@ pub enum Verb {
     Init(InitArgs),
     /// What can I name in a scenario?
     Catalog(CatalogArgs),
+    /// What is in this file? A trace, a profile, a scenario, a run folder or a recorded schedule
+    Inspect(InspectArgs),
     /// Does the scheduler decide as recorded vLLM did?
     Conform(ConformArgs),
 }

@@ -65,7 +65,9 @@ pub fn scenario(path: &Path, overrides: &Overrides, console: Console) -> Result<
     checked.scenario.ok_or_else(|| bad(&checked.diagnostics, console).into())
 }
 
-fn bad(diagnostics: &Diagnostics, console: Console) -> BadScenario {
+/// Diagnostics as the reason to stop.
+#[must_use]
+pub fn bad(diagnostics: &Diagnostics, console: Console) -> BadScenario {
     let colour = matches!(console.stderr_colour(), Colour::On);
     BadScenario(diagnostics.render(colour).trim_end().to_owned())
 }

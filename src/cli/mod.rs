@@ -16,6 +16,7 @@ pub mod console;
 pub mod exit;
 pub mod folder;
 pub mod input;
+pub mod inspect;
 pub mod interrupt;
 pub mod progress;
 pub mod run;
@@ -56,6 +57,7 @@ fn answer(cli: &Cli, console: Console) -> Result<Exit> {
         Verb::Check(args) => verbs::check(args, &cli.global, console),
         Verb::Init(args) => verbs::init(args, console),
         Verb::Catalog(args) => verbs::catalog(args, console),
+        Verb::Inspect(args) => inspect::inspect(args, console),
         Verb::Conform(args) => verbs::conform(args, console),
     }
 }

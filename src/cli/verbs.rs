@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Map, Value, json};
 
+use crate::catalog::Listing;
 use crate::cli::args::{CatalogArgs, CatalogKind, CheckArgs, Global, InitArgs};
 use crate::cli::console::Console;
 use crate::cli::exit::Exit;
 use crate::cli::input;
-use crate::catalog::Listing;
 use crate::conform::{self, ConformArgs};
 use crate::report::terminal::Colour;
 use crate::scenario::{ListingKind, Severity, init_template, listing};

@@ -12,6 +12,7 @@ pub mod describe;
 pub mod figures;
 pub mod format;
 pub mod interval;
+pub mod pages;
 pub mod range;
 pub mod rows;
 pub mod slo;

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::RunOutcome;
 use crate::report::cost::CostFigures;
 use crate::report::figures::{
     BreakdownFigures, EngineFigures, Figures, KvFigures, LatencyFigures, PoolFigures,
     RequestFigures, ThroughputFigures,
 };
 use crate::report::interval::{CONFIDENCE, t_interval};
+use crate::report::range::{ProfileFigures, profile_figures};
 use crate::report::slo::{SloVerdict, value_of, verdicts};
 use crate::report::warning::{Warning, WarningText, warnings};
-use crate::report::RunOutcome;
-use crate::report::range::{ProfileFigures, profile_figures};
 use crate::scenario::Scenario;
 use crate::sim::result::RunResult;
 

@@ -179,8 +179,8 @@ fn interval_of(summary: &Summary, name: &str) -> String {
     }
 }
 
-/// A table without vertical lines, figures to the right.
-fn table(screen: Screen, header: &[&str]) -> Table {
+/// A table without lines, figures to the right, `gap` blanks behind each column.
+fn table(screen: Screen, header: &[&str], gap: u16) -> Table {
     let mut table = Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)
@@ -188,7 +188,7 @@ fn table(screen: Screen, header: &[&str]) -> Table {
         .set_width(screen.width)
         .set_header(header);
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+        column.set_padding((0, gap));
         column.set_cell_alignment(CellAlignment::Right);
     }
     if let Some(first) = table.column_mut(0) {
@@ -207,7 +207,7 @@ fn push_table(out: &mut String, title: &str, table: &Table, screen: Screen) {
 
 fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
     let header = ["", "n", "mean", "p50", "p90", "p95", "p99", "max"];
-    let mut rows = table(screen, &header);
+    let mut rows = table(screen, &header, 2);
     for (name, stats) in summary.latency_s.named() {
         // Practice: E2E in seconds, everything else in milliseconds.
         let (label, scale) = match name {
@@ -224,7 +224,7 @@ fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
 fn breakdown(out: &mut String, summary: &Summary, screen: Screen) {
     let e2e_mean = summary.latency_s.e2e.mean.filter(|&mean| mean > 0.0);
     let header = ["", "share", "mean, ms", "p50", "p95", "p99", "max"];
-    let mut rows = table(screen, &header);
+    let mut rows = table(screen, &header, 2);
     for (name, stats) in summary.breakdown_s.named() {
         let Stats { mean, p50, p95, p99, max, .. } = stats;
         let share = mean.zip(e2e_mean).map(|(part, whole)| part / whole);
@@ -240,7 +240,7 @@ fn pools(out: &mut String, summary: &Summary, screen: Screen) {
         "", "inst", "repl", "requests", "busy", "batch", "KV mean", "KV max", "preempt", "hits",
         "$/h",
     ];
-    let mut rows = table(screen, &header);
+    let mut rows = table(screen, &header, 1);
     for pool in &summary.pools {
         rows.add_row(Row::from(pool_cells(pool, summary.simulated_s)));
     }

@@ -4,11 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::RunOutcome;
 use crate::report::figures::{Figures, Stats};
+use crate::report::range::departures;
 use crate::report::slo::SloVerdict;
 use crate::report::trend::Growth;
-use crate::report::RunOutcome;
-use crate::report::range::departures;
 use crate::scenario::{Advice, Scenario};
 use crate::workload::spec::TrafficSpec;
 
@@ -203,23 +203,23 @@ impl Warning {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Stalled { .. } => "stalled",
-            Self::NoArrivals => "no_arrivals",
-            Self::NothingMeasured { .. } => "nothing_measured",
-            Self::TermWithoutSample { .. } => "slo_term_without_sample",
-            Self::QueueGrowing(_) => "queue_growing",
+            Self::NoArrivals => "no-arrivals",
+            Self::NothingMeasured { .. } => "nothing-measured",
+            Self::TermWithoutSample { .. } => "slo-term-without-sample",
+            Self::QueueGrowing(_) => "queue-growing",
             Self::Rejected { .. } => "rejected",
-            Self::TimedOut { .. } => "timed_out",
+            Self::TimedOut { .. } => "timed-out",
             Self::Unfinished { .. } => "unfinished",
-            Self::CutByHorizon { .. } => "cut_by_horizon",
-            Self::PercentileIsMaximum { .. } => "percentile_is_maximum",
-            Self::SmallSample { .. } => "small_sample",
-            Self::ShortWarmUp { .. } => "short_warm_up",
+            Self::CutByHorizon { .. } => "cut-by-horizon",
+            Self::PercentileIsMaximum { .. } => "percentile-is-maximum",
+            Self::SmallSample { .. } => "small-sample",
+            Self::ShortWarmUp { .. } => "short-warm-up",
             Self::Preemptions { .. } => "preemptions",
-            Self::KvNearlyFull { .. } => "kv_nearly_full",
-            Self::IdlePool { .. } => "idle_pool",
-            Self::ZeroOutputsRaised { .. } => "zero_outputs_raised",
-            Self::ZeroPromptsRaised { .. } => "zero_prompts_raised",
-            Self::OutsideCalibratedRange { .. } => "outside_calibrated_range",
+            Self::KvNearlyFull { .. } => "kv-nearly-full",
+            Self::IdlePool { .. } => "idle-pool",
+            Self::ZeroOutputsRaised { .. } => "zero-outputs-raised",
+            Self::ZeroPromptsRaised { .. } => "zero-prompts-raised",
+            Self::OutsideCalibratedRange { .. } => "outside-calibrated-range",
             Self::Advice(advice) => advice.code,
         }
     }

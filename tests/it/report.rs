@@ -1,21 +1,17 @@
 //! Answers from hand-built results: every figure is worked out by hand beside its check, and the
 //! texts that people read are kept as snapshots.
 
-use fleetcast::engine::config::{EngineConfig, KvGroup, SchedulingPolicy, VersionProfile};
 use fleetcast::engine::record::EngineTotals;
 use fleetcast::engine::request::RequestId;
-use fleetcast::latency::{Coefficients, StepTimeModel};
 use fleetcast::report::rows::{ReplicationColumn, RowWriter, requests_header, timeseries_header};
-use fleetcast::report::slo::{LatencyMetric, LatencyStat, SloTerm};
 use fleetcast::report::terminal::{Colour, Screen, render};
-use fleetcast::report::{Asked, RunOutcome, Summary};
-use fleetcast::router::RouterConfig;
-use fleetcast::sim::config::{GoodputLimits, PoolConfig, SimConfig};
+use fleetcast::report::{RunOutcome, Summary};
+use fleetcast::scenario::{Scenario, load_str};
 use fleetcast::sim::result::{
     Breakdown, PoolResult, Recorder, RequestCounts, RequestRow, RequestStatus, RunResult, SampleRow,
 };
 use fleetcast::units::{Fix, SimTime, Span};
-use fleetcast::workload::spec::{ArrivalSpec, BodySpec, LengthSpec, TrafficSpec};
+use std::path::Path;
 
 fn s(seconds: f64) -> Span {
     Span::from_seconds(seconds).unwrap()
@@ -25,75 +21,51 @@ fn at(seconds: f64) -> SimTime {
     SimTime::from_seconds(seconds).unwrap()
 }
 
-fn pool(name: &str, instance_type: &str, instances: u32, price: f64) -> PoolConfig {
-    PoolConfig {
-        name: name.into(),
-        instance_type: instance_type.into(),
-        instances,
-        replicas_per_instance: 2,
-        engine: EngineConfig {
-            version: VersionProfile::V0_32,
-            max_num_seqs: 256,
-            max_num_active_seqs: None,
-            max_num_batched_tokens: 8192,
-            max_num_scheduled_tokens: None,
-            max_model_len: 32_768,
-            block_size: 16,
-            num_gpu_blocks: 1001,
-            enable_prefix_caching: true,
-            enable_chunked_prefill: true,
-            policy: SchedulingPolicy::Fcfs,
-            watermark: 0.0,
-            scheduler_reserve_full_isl: true,
-            long_prefill_token_threshold: 0,
-            long_prefill_token_threshold_adaptive: false,
-            async_scheduling: false,
-            kv_groups: vec![KvGroup::Full],
-            speculation: None,
-        },
-        step_time: StepTimeModel::new(&Coefficients::default()).unwrap(),
-        routing_latency: s(0.002),
-        frontend_latency: s(0.004),
-        price_usd_per_hour: price,
-    }
+/// Two pools: three p5 at 60 USD an hour and one g6 at 6, two replicas on each; an hour of
+/// arrivals of which the first ten minutes do not count. `slo` is the inside of the table.
+fn scenario(slo: &str) -> Scenario {
+    let pool = |name: &str, instance_type: &str, instances: u32, price: f64| {
+        format!(
+            "[[pool]]
+            name = '{name}'
+            instance_type = '{instance_type}'
+            instances = {instances}
+            replicas_per_instance = 2
+            price_usd_per_hour = {price}
+            routing_latency = '20ms'
+            frontend_latency = '30ms'
+            engine.max_model_len = 8192
+            engine.num_gpu_blocks = 1001
+            step_time.fixed_s = 0.02
+            "
+        )
+    };
+    let text = format!(
+        "name = 'two-pools'
+        seed = 7
+        run.horizon = '1h'
+        run.warm_up = '10m'
+        output.sample_every = '10s'
+        [traffic.poisson]
+        rate_rps = 2.5
+        input_tokens = {{ log-normal = {{ median = 900, sigma = 0.8, min = 8, max = 6000 }} }}
+        output_tokens = {{ fixed = 200 }}
+        [router.least-outstanding-requests]
+        [slo]
+        {slo}
+        {}{}",
+        pool("main", "ml.p5.48xlarge", 3, 60.0),
+        pool("spill", "ml.g6.12xlarge", 1, 6.0)
+    );
+    let mut scenario = load_str("two-pools.toml", &text, Path::new(""), &[])
+        .unwrap_or_else(|found| panic!("{found}"));
+    // What the scenario room has to say is its own affair.
+    scenario.advice.clear();
+    scenario
 }
 
-fn config() -> SimConfig {
-    SimConfig {
-        seed: 7,
-        horizon: Some(at(3600.0)),
-        warm_up: at(600.0),
-        drain_limit: None,
-        sample_every: Some(s(10.0)),
-        scrape_every: s(1.0),
-        pools: vec![
-            pool("main", "ml.p5.48xlarge", 3, 60.0),
-            pool("spill", "ml.g6.12xlarge", 1, 6.0),
-        ],
-        router: RouterConfig::LeastOutstandingRequests,
-        goodput: GoodputLimits { ttft: Some(s(1.5)), tpot: None, e2e: None },
-    }
-}
-
-fn traffic() -> TrafficSpec {
-    TrafficSpec::Open {
-        arrivals: ArrivalSpec::Poisson { rate_rps: 2.5 },
-        requests: None,
-        bodies: BodySpec {
-            input_tokens: LengthSpec::LogNormal { median: 900.0, sigma: 0.8, min: 8, max: 16_000 },
-            output_tokens: LengthSpec::Fixed(200),
-            shared_prefix: None,
-        },
-    }
-}
-
-fn ttft_p95(limit_s: f64) -> Vec<SloTerm> {
-    vec![SloTerm {
-        name: "ttft.p95".into(),
-        metric: LatencyMetric::Ttft,
-        stat: LatencyStat::Percentile(0.95),
-        limit: s(limit_s),
-    }]
+fn ttft_p95(limit_s: f64) -> String {
+    format!("'ttft.p95' = '{}ms'", limit_s * 1000.0)
 }
 
 /// One request: 50 ms of routing and front end, `wait_s` in the queue, 100 ms of prefill, then 199
@@ -155,19 +127,10 @@ fn run(requests: u32) -> RunResult {
     }
 }
 
-fn summary_of(slo: &[SloTerm], results: Vec<RunResult>) -> Summary {
-    let (config, traffic) = (config(), traffic());
-    let asked = Asked {
-        name: "two-pools",
-        sha256: "00ff",
-        config: &config,
-        traffic: &traffic,
-        slo,
-        profiles: &[],
-    };
+fn summary_of(slo: &str, results: Vec<RunResult>) -> Summary {
     let outcomes: Vec<RunOutcome> =
         results.into_iter().map(|result| RunOutcome { result, ..RunOutcome::default() }).collect();
-    Summary::new(&asked, &outcomes)
+    Summary::new(&scenario(slo), &outcomes)
 }
 
 fn close(value: Option<f64>, expected: f64) {
@@ -191,7 +154,7 @@ fn rates_refer_to_the_measured_window() {
 
 #[test]
 fn the_bill_covers_all_time_in_service_and_idle_share_is_weighted_by_price() {
-    let summary = summary_of(&[], vec![run(6000)]);
+    let summary = summary_of("", vec![run(6000)]);
     // In service for 3660 s: to the last event, which is later than the horizon.
     close(Some(summary.simulated_s), 3660.0);
     close(summary.cost.per_hour_usd, 3.0 * 60.0 + 6.0);
@@ -207,7 +170,7 @@ fn the_bill_covers_all_time_in_service_and_idle_share_is_weighted_by_price() {
 
 #[test]
 fn parts_of_the_time_add_up_to_end_to_end() {
-    let summary = summary_of(&[], vec![run(1000)]);
+    let summary = summary_of("", vec![run(1000)]);
     let parts: f64 = summary.breakdown_s.named().iter().map(|(_, stats)| stats.mean.unwrap()).sum();
     close(summary.latency_s.e2e.mean, parts);
     for (_, stats) in summary.breakdown_s.named() {
@@ -216,11 +179,11 @@ fn parts_of_the_time_add_up_to_end_to_end() {
 }
 
 #[test]
-fn a_term_is_met_at_its_limit_and_missed_above_it() {
+fn a_term_is_met_up_to_its_limit_and_missed_above_it() {
     // 6000 waits of 0 ..= 5999 ms: p95 is 5699 ms of waiting and 150 ms more, to bucket precision.
     let value = summary_of(&ttft_p95(9.0), vec![run(6000)]).slo[0].value.unwrap();
     assert!((value - 5.849).abs() < 5.849 / 1024.0, "{value}");
-    for (limit, met) in [(value, true), (value - 1e-6, false)] {
+    for (limit, met) in [(value + 1e-6, true), (value - 1e-6, false)] {
         let summary = summary_of(&ttft_p95(limit), vec![run(6000)]);
         assert_eq!((summary.slo[0].met, summary.targets_met()), (met, met), "limit {limit}");
     }
@@ -251,7 +214,7 @@ fn nothing_measured_gives_nulls_a_missed_slo_and_words_about_it() {
     }
     assert_eq!(json["latency_s"]["ttft"]["n"], 0);
     let found = codes(&summary);
-    for code in ["nothing_measured", "slo_term_without_sample", "unfinished", "idle_pool"] {
+    for code in ["nothing-measured", "slo-term-without-sample", "unfinished", "idle-pool"] {
         assert!(found.contains(&code), "{code} in {found:?}");
     }
 }
@@ -260,7 +223,7 @@ fn nothing_measured_gives_nulls_a_missed_slo_and_words_about_it() {
 fn a_stalled_run_meets_no_target() {
     let mut stuck = run(6000);
     stuck.stalled = vec![RequestId(41), RequestId(44)];
-    let summary = summary_of(&[], vec![stuck]);
+    let summary = summary_of("", vec![stuck]);
     assert!(!summary.targets_met());
     assert_eq!(codes(&summary)[0], "stalled");
 }
@@ -353,42 +316,32 @@ fn replications_pool_samples_and_give_intervals_between_them() {
 
 #[test]
 fn small_samples_are_named_with_the_replications_that_mend_them() {
-    let none = codes(&summary_of(&[], vec![run(3000)])).join(" ");
-    assert!(!none.contains("small_sample") && !none.contains("maximum"), "{none}");
-    let summary = summary_of(&[], vec![run(99)]);
+    let none = codes(&summary_of("", vec![run(3000)])).join(" ");
+    assert!(!none.contains("small-sample") && !none.contains("maximum"), "{none}");
+    let summary = summary_of("", vec![run(99)]);
     let named = |code: &str| {
         let warning = summary.warnings.iter().find(|w| w.code == code);
         warning.unwrap_or_else(|| panic!("no {code}")).clone()
     };
-    assert!(named("percentile_is_maximum").text.contains("ttft.p99"));
-    assert!(named("small_sample").text.contains("e2e.p95"));
+    assert!(named("percentile-is-maximum").text.contains("ttft.p99"));
+    assert!(named("small-sample").text.contains("e2e.p95"));
     // 99 samples a run, 3000 needed: 31 runs.
-    assert!(named("small_sample").next.contains("--replications 31"));
+    assert!(named("small-sample").next.contains("--replications 31"));
 }
 
 #[test]
 fn pressure_on_kv_blocks_is_told_once() {
     let mut result = run(3000);
     result.pools[0].engine.used_blocks_max = 1000;
-    assert!(codes(&summary_of(&[], vec![result.clone()])).contains(&"kv_nearly_full"));
+    assert!(codes(&summary_of("", vec![result.clone()])).contains(&"kv-nearly-full"));
     result.pools[0].engine.preemptions = 40;
-    let summary = summary_of(&[], vec![result]);
+    let summary = summary_of("", vec![result]);
     assert!(codes(&summary).contains(&"preemptions"));
-    assert!(!codes(&summary).contains(&"kv_nearly_full"));
+    assert!(!codes(&summary).contains(&"kv-nearly-full"));
 }
 
-fn text_of(slo: &[SloTerm], results: Vec<RunResult>, screen: Screen) -> String {
-    let summary = summary_of(slo, results);
-    let (config, traffic) = (config(), traffic());
-    let asked = Asked {
-        name: "two-pools",
-        sha256: "00ff",
-        config: &config,
-        traffic: &traffic,
-        slo,
-        profiles: &[],
-    };
-    render(Some(&asked), &summary, screen)
+fn text_of(slo: &str, results: Vec<RunResult>, screen: Screen) -> String {
+    render(Some(&scenario(slo)), &summary_of(slo, results), screen)
 }
 
 const PLAIN: Screen = Screen { width: 80, colour: Colour::Off };
