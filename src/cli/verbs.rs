@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Listing;
@@ -130,25 +130,56 @@ pub fn catalog(args: &CatalogArgs, console: Console) -> Result<Exit> {
     Ok(Exit::Answered)
 }
 
-/// A listing as a table, cut to the screen by wrapping cells.
+/// A column that does not fit may wrap when it has this much room left, else it is left out.
+const WRAPPED_MIN: usize = 20;
+
+/// A listing as a table of as many columns as the screen takes; `--json` has them all.
 fn listing_text(name: &str, listing: &Listing, console: Console) -> String {
     if listing.rows.is_empty() {
         return format!("{name}: none\n\n");
     }
+    let widths = column_widths(listing, usize::from(console.screen().width));
     let mut table = Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(console.screen().width)
-        .set_header(listing.headers.iter().map(|header| header.replace('_', " ")));
+        .set_header(listing.headers[..widths.len()].iter().map(|header| header.replace('_', " ")));
     for row in &listing.rows {
-        table.add_row(row);
+        table.add_row(&row[..widths.len()]);
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+    for (column, width) in table.column_iter_mut().zip(&widths) {
+        column.set_padding((0, 1));
+        let width = u16::try_from(width + 1).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    format!("{name}\n{}\n\n", lines.join("\n"))
+    let more = match &listing.headers[widths.len()..] {
+        [] => String::new(),
+        left_out => format!("(--json adds {})\n", left_out.join(", ")),
+    };
+    format!("{name}\n{}\n{more}\n", lines.join("\n"))
+}
+
+/// Widths of the first columns, as many as `screen` takes.
+fn column_widths(listing: &Listing, screen: usize) -> Vec<usize> {
+    let mut widths = Vec::new();
+    let mut left = screen;
+    for (column, header) in listing.headers.iter().enumerate() {
+        let cells = listing.rows.iter().map(|row| row[column].chars().count());
+        // Titles may break between their words.
+        let words = header.split(['_', ' ']).map(|word| word.chars().count());
+        let width = cells.chain(words).max().unwrap_or(0);
+        if width < left {
+            widths.push(width);
+            left -= width + 1;
+        } else {
+            if left > WRAPPED_MIN {
+                widths.push(left - 1);
+            }
+            break;
+        }
+    }
+    widths
 }
 
 /// Plays recorded schedules through the engines.

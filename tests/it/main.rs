@@ -1,6 +1,7 @@
 //! Integration tests, one binary.
 
 mod architecture;
+mod cli;
 mod conform;
 mod queueing;
 mod report;
