@@ -32,6 +32,7 @@ impl Bodies {
     }
 
     /// The body of request `id`.
+    #[inline]
     pub(super) fn draw(&mut self, id: RequestId) -> RequestBody {
         let input_tokens = self.input.draw();
         let prompt = match &mut self.prefix {
@@ -146,7 +147,17 @@ impl Lengths {
         Ok(Self { law, stream })
     }
 
+    /// Fixed lengths are so common, and so cheap, that a call would cost more than the draw.
+    #[inline]
     fn draw(&mut self) -> u32 {
+        if let Law::Fixed(tokens) = self.law {
+            return tokens;
+        }
+        self.draw_from_law()
+    }
+
+    #[inline(never)]
+    fn draw_from_law(&mut self) -> u32 {
         let Self { law, stream } = self;
         match law {
             Law::Fixed(tokens) => *tokens,

@@ -91,8 +91,14 @@ fn digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 18 {
         return None;
     }
-    text.iter()
-        .try_fold(0_u64, |value, b| b.is_ascii_digit().then(|| value * 10 + u64::from(b - b'0')))
+    // One branch a field, not one a digit.
+    let (mut value, mut foreign) = (0_u64, false);
+    for b in text {
+        let digit = b.wrapping_sub(b'0');
+        foreign |= digit > 9;
+        value = value.wrapping_mul(10).wrapping_add(digit.into());
+    }
+    (!foreign).then_some(value)
 }
 
 fn split_exponent(text: &[u8]) -> Option<(&[u8], i32)> {
