@@ -177,7 +177,8 @@ mod tests {
         #[test]
         fn behaves_like_an_ordered_set(
             sources in 1u32..40,
-            moves in prop::collection::vec((0u32..40, prop::option::of((0u64..20, 0u8..4))), 0..300),
+            moves in
+                prop::collection::vec((0u32..40, prop::option::of((0u64..20, 0u8..4))), 0..300),
         ) {
             let mut queue = WakeQueue::new(sources as usize);
             let mut pending = vec![None; sources as usize];

@@ -13,7 +13,6 @@ const HALF_BITS: u32 = 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LatencyHistogram {
     counts: Vec<u64>,
-    n: u64,
     sum: Fix,
     max: Fix,
 }
@@ -21,6 +20,14 @@ pub struct LatencyHistogram {
 fn bucket_of(us: u64) -> usize {
     let shift = (64 - HALF_BITS - 1).saturating_sub(us.leading_zeros());
     ((u64::from(shift) * HALF) + (us >> shift)) as usize
+}
+
+/// Whole microseconds in `value`, rounded down. Below 213 days without a 128-bit division.
+fn micros(value: Fix) -> u64 {
+    match u64::try_from(value.0 >> FIX_BITS) {
+        Ok(ps) => ps / PS_PER_US,
+        Err(_) => value.micros(),
+    }
 }
 
 /// Largest value in the bucket.
@@ -51,12 +58,13 @@ impl LatencyHistogram {
         if times == 0 {
             return;
         }
-        let index = bucket_of(value.micros());
+        let index = bucket_of(micros(value));
         self.reach(index);
         self.counts[index] += times;
-        self.n += times;
         self.sum.0 += value.0 * u128::from(times);
-        self.max = self.max.max(value);
+        if value > self.max {
+            self.max = value;
+        }
     }
 
     /// Records one sample.
@@ -65,10 +73,11 @@ impl LatencyHistogram {
         let index = bucket_of(value.0 / PS_PER_US);
         self.reach(index);
         self.counts[index] += 1;
-        self.n += 1;
         let value = Fix::from_span(value);
         self.sum += value;
-        self.max = self.max.max(value);
+        if value > self.max {
+            self.max = value;
+        }
     }
 
     /// Records `times` samples of each of `first`, `first + increment`, ... (`steps` values),
@@ -80,10 +89,9 @@ impl LatencyHistogram {
         }
         let k = u128::from(steps);
         let last = Fix(first.0 + increment.0 * (k - 1));
-        self.n += steps * times;
         self.sum.0 += (first.0 * k + increment.0 * (k * (k - 1) / 2)) * u128::from(times);
         self.max = self.max.max(last);
-        self.reach(bucket_of(last.micros()));
+        self.reach(bucket_of(micros(last)));
         // Up to 17 s the figures fit 64 bits, whose division is several times faster.
         match (u64::try_from(last.0), u64::try_from(increment.0)) {
             (Ok(last), Ok(increment)) => self.count_narrow(last, increment, steps, times),
@@ -118,7 +126,7 @@ impl LatencyHistogram {
         let mut done = 0u64;
         while done < steps {
             let value = Fix(first.0 + increment.0 * u128::from(done));
-            let index = bucket_of(value.micros());
+            let index = bucket_of(micros(value));
             let in_bucket = if increment.0 == 0 {
                 steps - done
             } else {
@@ -140,40 +148,41 @@ impl LatencyHistogram {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
-        self.n += other.n;
         self.sum += other.sum;
         self.max = self.max.max(other.max);
     }
 
-    /// Samples recorded.
+    /// Samples recorded; counted up from the buckets.
     #[must_use]
-    pub const fn n(&self) -> u64 {
-        self.n
+    pub fn n(&self) -> u64 {
+        self.counts.iter().sum()
     }
 
     /// Exact mean in seconds; `None` without samples.
     #[must_use]
     pub fn mean_s(&self) -> Option<f64> {
-        (self.n > 0).then(|| {
+        let n = self.n();
+        (n > 0).then(|| {
             let scale = PS_PER_S as f64 * f64::from(1u32 << FIX_BITS);
-            self.sum.0 as f64 / self.n as f64 / scale
+            self.sum.0 as f64 / n as f64 / scale
         })
     }
 
     /// Exact maximum in seconds; `None` without samples.
     #[must_use]
     pub fn max_s(&self) -> Option<f64> {
-        (self.n > 0).then(|| self.max.floor().seconds())
+        (!self.counts.is_empty()).then(|| self.max.floor().seconds())
     }
 
     /// Nearest-rank percentile in seconds: the largest value of the bucket that holds the sample
     /// of rank ceil(share·n), never above the maximum. `share` in 0..=1.
     #[must_use]
     pub fn percentile_s(&self, share: f64) -> Option<f64> {
-        if self.n == 0 {
+        let n = self.n();
+        if n == 0 {
             return None;
         }
-        let rank = ((share * self.n as f64).ceil() as u64).clamp(1, self.n);
+        let rank = ((share * n as f64).ceil() as u64).clamp(1, n);
         let mut seen = 0;
         for (index, count) in self.counts.iter().enumerate() {
             seen += count;

@@ -2,8 +2,8 @@
 //! queue length: SageMaker's KV_AWARE strategy and the scorers of llm-d and of the Gateway API
 //! inference extension (prefix-cache scorer, kv-cache-utilization scorer, queue scorer).
 //!
-//! `score = prefix_weight·hit − usage_weight·usage − queue_weight·waiting/longest`, where hit is
-//! the share of the prompt that the router itself sent to that replica before, usage is
+//! `score = prefix_weight·hit − usage_weight·usage − queue_weight·waiting/longest`: hit is the
+//! share of the prompt that the router itself sent to that replica before, usage is
 //! `vllm:kv_cache_usage_perc` (0..=1), waiting is `vllm:num_requests_waiting` and longest the
 //! largest of those among the candidates, the latter three as last scraped. The best score wins, of
 //! equals the replica with fewer outstanding requests, then the first. Before the first scrape

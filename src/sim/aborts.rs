@@ -40,12 +40,14 @@ impl Aborts {
         Some(first)
     }
 
-    /// A request ended and has left `in_flight`.
+    /// A request ended and has left `in_flight`. True when another entry is the first now.
     #[inline]
-    pub fn ended(&mut self, id: RequestId, in_flight: &InFlight) {
-        if self.first().is_some_and(|(_, first)| first == id) {
+    pub fn ended(&mut self, id: RequestId, in_flight: &InFlight) -> bool {
+        let was_first = self.first().is_some_and(|(_, first)| first == id);
+        if was_first {
             self.drop_dead(in_flight);
         }
+        was_first
     }
 
     fn drop_dead(&mut self, in_flight: &InFlight) {

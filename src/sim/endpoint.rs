@@ -25,7 +25,8 @@ pub struct Endpoint<'a, Rec> {
     pub overheads: Vec<Span>,
     /// When the last request ended or was refused.
     pub last_end: SimTime,
-    /// Requests ended since the loop last looked: pending arrivals and aborts may have changed.
+    /// The next arrival, the next hang-up or the end of traffic may have changed since the loop
+    /// last looked.
     pub changed: bool,
 }
 
@@ -116,10 +117,10 @@ impl<Rec: Recorder> Endpoint<'_, Rec> {
         Sink { endpoint: self, now, place: Place { pool, replica }, left: 0 }
     }
 
+    #[inline]
     fn request_ended(&mut self, now: SimTime) {
-        self.traffic.ended(now);
+        self.changed |= self.traffic.ended(now);
         self.last_end = now;
-        self.changed = true;
     }
 }
 
@@ -142,7 +143,7 @@ impl<Rec: Recorder> EngineSink for Sink<'_, Endpoint<'_, Rec>> {
         debug_assert_eq!(record.measured, endpoint.tally.measures(entry.arrival));
         endpoint.tally.left_engine(&record, *place, entry);
         endpoint.router.ended(place.replica);
-        endpoint.aborts.ended(record.id, &endpoint.in_flight);
+        endpoint.changed |= endpoint.aborts.ended(record.id, &endpoint.in_flight);
         endpoint.request_ended(*now);
         *left += 1;
     }

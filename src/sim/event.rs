@@ -10,11 +10,6 @@ use crate::kernel::wake::WakeKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// Signals are scraped. First, as [`crate::engine::replica::Replica::observe`] shows the state
-    /// right before an instant, so that engines which merge steps need not know about scrapes.
-    Scrape,
-    /// Time series are sampled; first for the same reason.
-    Sample,
     /// Clients hang up; before outputs, as a step that ends now gives them nothing more.
     Abort,
     /// Steps end, by replica. What ends here may release an arrival of this very instant.
@@ -25,19 +20,25 @@ pub enum Rank {
     Delivery,
     /// Schedule calls, by replica; they see all arrivals of the instant.
     Schedule,
+    /// Signals are scraped, after all that happens at the instant (see
+    /// [`crate::engine::replica::Replica::observe`]): an arrival never sees a scrape of its own
+    /// instant.
+    Scrape,
+    /// Time series are sampled, after all that happens at the instant.
+    Sample,
     /// The drain limit strikes; everything of that instant still counts.
     End,
 }
 
 impl Rank {
     const ALL: [Self; 8] = [
-        Self::Scrape,
-        Self::Sample,
         Self::Abort,
         Self::Output,
         Self::Arrival,
         Self::Delivery,
         Self::Schedule,
+        Self::Scrape,
+        Self::Sample,
         Self::End,
     ];
 

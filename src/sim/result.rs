@@ -89,8 +89,8 @@ impl Breakdown {
     }
 }
 
-/// One sample of one pool: its state right before anything happens at `at`, and what happened
-/// since the sample before. The last sample is taken when the run ends, after everything else.
+/// One sample of one pool: its state after everything that happens at `at`, and what happened
+/// since the sample before. The last sample is taken when the run ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleRow {
     /// When.

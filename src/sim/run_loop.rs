@@ -237,8 +237,11 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
                 // Nothing can happen at this instant between the two events.
                 self.enqueue(delivery);
             } else {
-                self.deliveries[pool as usize].push_back(delivery);
-                self.announce_delivery(pool);
+                let queue = &mut self.deliveries[pool as usize];
+                queue.push_back(delivery);
+                if queue.len() == 1 {
+                    self.announce_delivery(pool);
+                }
             }
         }
         self.announce_clients();
@@ -354,7 +357,7 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
 
     /// Closes the books.
     fn finish(mut self, verdict: Verdict) -> RunResult {
-        self.endpoint.tally.flush();
+        self.settle();
         let (ended, stalled) = match verdict {
             Verdict::Finished => (self.endpoint.last_end, Vec::new()),
             Verdict::DrainLimit => (self.now, Vec::new()),
@@ -366,6 +369,7 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
             self.endpoint.tally.unfinished(id, place, entry);
         }
         self.endpoint.tally.flush();
+        self.endpoint.tally.close();
         if self.config.sample_every.is_some() && ended > self.last_sample {
             self.sample_pools(ended);
         }
@@ -374,6 +378,15 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
         audit::replicas(&self.replicas, &self.inside, self.now);
         audit::counts(&result, &self.endpoint.tally, &self.deliveries, &self.inside);
         result
+    }
+
+    /// Has engines report what they merged into events to come.
+    fn settle(&mut self) {
+        for (number, replica) in (0u32..).zip(&mut self.replicas) {
+            let mut sink = self.endpoint.sink(self.now, number);
+            replica.settle(self.now, &mut sink);
+            assert!(sink.left == 0, "requests end when engines are woken");
+        }
     }
 
     /// Adds up what the engines counted.

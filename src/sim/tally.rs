@@ -189,6 +189,15 @@ impl<'a, Rec: Recorder> Tally<'a, Rec> {
         }
     }
 
+    /// Counts what is the same for every measured request of a pool; once, at the end.
+    pub fn close(&mut self) {
+        for PoolTally { result, overhead, .. } in &mut self.pools {
+            let times = result.measured_completed;
+            result.breakdown.routing.record_fix(Fix::from_span(overhead.routing), times);
+            result.breakdown.frontend.record_fix(Fix::from_span(overhead.frontend), times);
+        }
+    }
+
     /// Hands out the rows of an instant that is over.
     #[inline]
     pub fn flush(&mut self) {
@@ -318,8 +327,7 @@ fn measure(
         pool.latency.tpot.record_fix(per_gap(e2e - ttft, gaps), 1);
     }
     let set = &mut pool.breakdown;
-    set.routing.record(parts.routing);
-    set.frontend.record(parts.frontend);
+    // Routing and frontend are constants of the pool; see `Tally::close`.
     set.queue.record(parts.queue);
     set.kv_wait.record(parts.kv_wait);
     set.prefill.record(parts.prefill);

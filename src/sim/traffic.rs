@@ -77,13 +77,16 @@ impl Traffic {
         Ok((id, body))
     }
 
-    /// A request ended at `at`; in a closed loop it releases the next after the think time.
+    /// A request ended at `at`; in a closed loop it releases the next after the think time. True
+    /// when the next arrival or the end of traffic may have changed.
     #[inline]
-    pub fn ended(&mut self, at: SimTime) {
-        if let Load::Closed { think, .. } = self.load
-            && self.next.is_some()
-        {
-            self.release(at + think, 1);
+    pub fn ended(&mut self, at: SimTime) -> bool {
+        match self.load {
+            Load::Closed { think, .. } if self.next.is_some() => {
+                self.release(at + think, 1);
+                true
+            }
+            Load::Closed { .. } | Load::Open(_) => false,
         }
     }
 

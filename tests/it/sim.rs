@@ -105,6 +105,10 @@ fn the_parts_of_a_request_add_up_to_its_time() {
     let latency = &result.pools[0].latency;
     assert_eq!((latency.itl.n(), latency.tpot.n()), (10, 2));
     assert_eq!((latency.itl.max_s(), latency.tpot.mean_s()), (Some(4e-6), Some(4e-6)));
+    let parts = &result.pools[0].breakdown;
+    assert_eq!((parts.routing.n(), parts.routing.mean_s()), (2, Some(2e-6)));
+    assert_eq!((parts.frontend.n(), parts.frontend.mean_s()), (2, Some(5e-6)));
+    assert_eq!((parts.queue.n(), parts.queue.max_s()), (2, Some(90e-6)));
     assert_eq!(latency.ttft.max_s(), Some(197e-6));
     assert_eq!(latency.e2e.max_s(), Some(217e-6));
 }
@@ -333,6 +337,19 @@ fn the_same_again_gives_the_same_and_observers_change_nothing() {
         assert_eq!(sampled, unrecorded);
         assert_eq!(RunResult { events: first.events, ..sampled }, first);
     }
+}
+
+#[test]
+fn a_sample_sees_all_that_happens_at_its_instant() {
+    let mut config = fleet(vec![pool(1, 1000)]);
+    config.sample_every = Some(us(10));
+    let (_, kept) = kept(&config, &Service::fixed(us(10)), open_at(&[0, 5, 10]));
+    let seen: Vec<_> = kept
+        .samples
+        .iter()
+        .map(|row| (row.at, row.arrivals, row.completions, row.running, row.waiting))
+        .collect();
+    assert_eq!(seen, [(at(10), 3, 1, 1, 1), (at(20), 0, 1, 1, 0), (at(30), 0, 1, 0, 0)]);
 }
 
 #[test]
