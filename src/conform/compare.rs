@@ -170,13 +170,8 @@ fn step_line(case: &Case, record: &StepRecord) -> StepLine {
         e: micros(record.ended),
         tok: record.tokens,
         nseq: lite.then_some(record.scheduled.len() as u32),
-        sched: if lite {
-            let admitted =
-                |id: u64| record.admitted.iter().chain(&record.resumed).any(|other| other.0 == id);
-            entries.filter(|&(id, tokens, _)| tokens > 1 || admitted(id)).collect()
-        } else {
-            entries.collect()
-        },
+        // In `lite` traces plain decode is left out: rows of one token.
+        sched: entries.filter(|&(_, tokens, _)| !lite || tokens > 1).collect(),
         new: numbers(&record.admitted),
         res: numbers(&record.resumed),
         pre: numbers(&record.preempted),

@@ -10,7 +10,7 @@ pub mod trace;
 
 use crate::engine::config::VersionProfile;
 use crate::engine::record::TraceDetail;
-use crate::engine::reference::{EngineConfigError, ReferenceReplica};
+use crate::engine::reference::ReferenceReplica;
 use crate::engine::replica::Replica;
 use case::{Case, Detail};
 use compare::{Divergence, Recorded, Walk, compare};
@@ -220,10 +220,10 @@ impl KeepsTrace for ReferenceReplica {
 }
 
 /// The same for every engine; a configuration that it does not model is a reason to skip.
-fn play_and_compare<R: KeepsTrace>(
+fn play_and_compare<R: KeepsTrace, E: fmt::Display>(
     case: &Case,
     trace: &Trace,
-    replica: Result<R, EngineConfigError>,
+    replica: Result<R, E>,
 ) -> Verdict {
     let mut replica = match replica {
         Ok(replica) => replica,

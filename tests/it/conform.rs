@@ -1,6 +1,8 @@
 //! Recorded schedules of the real vLLM scheduler, replayed field by field; and that a difference,
 //! a bad file or a case that cannot be played is reported as such.
 
+#![expect(clippy::unwrap_used, reason = "a test whose set-up fails has failed")]
+
 use fleetcast::conform::compare::Place;
 use fleetcast::conform::{self, ConformError, EngineKind, Report, Verdict};
 use serde_json::{Value, json};
@@ -80,6 +82,24 @@ fn the_reference_engine_decides_as_recorded_vllm_did() {
     println!("{report}");
     assert_eq!((report.ok(), report.diverged(), report.skipped()), (61, 0, 0), "{report}");
     assert_eq!(report.exit_code(), 0);
+}
+
+/// The whole collection, older versions included, where it lies beside the project.
+#[test]
+fn nothing_diverges_in_the_whole_collection_and_what_is_skipped_says_why() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/vllm-oracle"));
+    if !folder.is_dir() {
+        println!("skipped: {} is not there", folder.display());
+        return;
+    }
+    let report = conform::run(&[folder.to_owned()], &[EngineKind::Reference]).unwrap();
+    assert_eq!(report.diverged(), 0, "{report}");
+    assert!(report.ok() >= 61, "{report}");
+    for case in &report.cases {
+        if let Verdict::Skipped(reason) = &case.verdict {
+            assert!(reason.contains("modelled"), "{}: {reason}", case.name);
+        }
+    }
 }
 
 /// Alters one field of one line; it must be reported, and nothing else.

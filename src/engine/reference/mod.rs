@@ -2,17 +2,23 @@
 //! Written to be read beside the rules and to be checked against recorded schedules of vLLM; the
 //! fast engine is checked against it. Knows the engine's shared types and the step-time model.
 //!
-//! Order of things at one instant (all of it observed in recorded schedules):
+//! Order of things at one instant, as recorded schedules show it:
 //! 1. Aborts that are pending when a step's output is due take effect before that output. The
-//!    aborted requests get nothing from the step, nor from one more step in flight (async
-//!    scheduling); their blocks are free at once, even if a step in flight still writes to them.
+//!    aborted requests get nothing from the step; their blocks are free at once.
 //! 2. The output of the step: tokens and ends, in the order of the step.
 //! 3. A schedule call, for as long as requests are left. After the last end vLLM makes one more
-//!    call, which finds nothing.
+//!    call, which finds nothing; it changes nothing and takes no time.
 //!
 //! With async scheduling two batches are queued: step k + 1 is scheduled when the output of step
 //! k - 1 has been processed, while step k runs. A call that schedules nothing still takes a place
-//! in the queue; its batch ends together with the one before it.
+//! in the queue; its batch ends together with the one before it. So when every running request has
+//! its last token under way, an arrival during that last step is seen at its end, not at once.
+//! When no request is left and no end is to be told, no call is made until the queue is empty.
+//!
+//! Not shown by any recording, and settled here by the rules as written: several aborts at one
+//! instant are carried out in the order in which they came; an abort of a request that also is in
+//! a second step in flight (async scheduling) voids its entry there and frees its blocks at once,
+//! although that step still writes to them; a stall with async scheduling.
 
 mod blocks;
 mod book;

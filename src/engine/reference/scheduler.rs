@@ -245,15 +245,15 @@ impl Scheduler {
         let no_hit = self.kv.no_hit();
         loop {
             let request = self.requests.get_mut(&id).expect("invariant: running requests exist");
-            match self.kv.allocate(request, &no_hit, tokens, AdmissionGate::OPEN) {
-                Ok(()) => return true,
-                Err(NoRoom) => {}
+            if self.kv.allocate(request, &no_hit, tokens, AdmissionGate::OPEN).is_ok() {
+                return true;
             }
             let victim = self.running.remove(self.victim());
             if let Some(at) = call.entries.iter().position(|entry| entry.id == victim) {
                 // Only the priority policy picks a request that this call already scheduled. As in
                 // vLLM the index moves only in this case: a victim before it that was passed over
-                // (its last token under way) makes the scan miss the next request once.
+                // (its last token under way) makes the scan miss the next request once. No
+                // recorded schedule has either case.
                 budget.give_back(call.entries.remove(at).tokens);
                 *index -= 1;
             }
@@ -331,7 +331,8 @@ impl Scheduler {
     }
 
     /// What an admission must leave free. The watermark holds only while others run, else a
-    /// request could be kept out of an idle engine for ever.
+    /// request could be kept out of an idle engine for ever. Looked at anew for each head: those
+    /// admitted earlier in the same call count as running.
     fn admission_gate(&self) -> AdmissionGate {
         let reserve = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         AdmissionGate { reserve, whole_prompt: self.config.scheduler_reserve_full_isl }
@@ -361,7 +362,9 @@ impl Scheduler {
             if self.config.async_scheduling {
                 request.placeholders -= 1;
                 if request.status == Status::Running {
-                    // Only now is the token known that may have completed a block.
+                    // Only now is the token known that may have completed a block. A request
+                    // that ends with this token still has its last full block cached before it is
+                    // released: evictions and hits of the recorded schedules depend on it.
                     let computed = request.computed - request.placeholders;
                     self.kv.cache(request, computed);
                 }

@@ -128,8 +128,13 @@ fn an_abort_waits_for_the_step_in_flight_and_comes_before_its_output() {
 
 #[test]
 fn an_abort_on_an_idle_engine_acts_at_once_and_may_free_the_queue() {
+    abort_a_stalled_request(false);
+    abort_a_stalled_request(true);
+}
+
+fn abort_a_stalled_request(async_scheduling: bool) {
     // The first request outgrows the pool once running: it is preempted and never fits again.
-    let mut replica = replica(EngineConfig { num_gpu_blocks: 6, ..config() });
+    let mut replica = replica(EngineConfig { num_gpu_blocks: 6, async_scheduling, ..config() });
     let mut sink = Sink::default();
     replica.enqueue(ms(0), request(0, ms(0), 60, 40), &mut sink);
     replica.enqueue(ms(0), request(1, ms(0), 20, 8), &mut sink);
@@ -215,6 +220,22 @@ fn preempted_time_runs_from_the_call_to_the_next_token_after_resumption() {
         // 19 gaps, one of which is the one that held the preemption.
         Span(18 * 1000 * PS_PER_US) + lost
     });
+}
+
+#[test]
+fn a_first_token_that_was_under_way_at_the_preemption_splits_the_lost_time() {
+    // 5 usable blocks. Request 1 is admitted at 1 ms; at 2 ms request 0 needs the block that it
+    // holds, while its prefill runs.
+    let small = EngineConfig { num_gpu_blocks: 6, async_scheduling: true, ..config() };
+    let mut replica = replica(small);
+    let sink = run(&mut replica, &[request(0, ms(0), 30, 6), request(1, ms(1), 48, 3)]);
+    let [first, second] = sink.ended.as_slice() else { panic!("{:?}", sink.ended) };
+    assert_eq!((first.finished, second.preemptions), (ms(6), 1));
+    let preempted_at = replica.steps().iter().find(|step| !step.preempted.is_empty()).unwrap();
+    let resumed = replica.steps().iter().find(|step| !step.resumed.is_empty()).unwrap();
+    assert_eq!((preempted_at.called, second.first_token), (ms(2), Some(ms(3))));
+    assert_eq!(second.preempted_before_first_token, ms(3) - ms(2));
+    assert_eq!(second.preempted_after_first_token, resumed.ended - ms(3));
 }
 
 #[test]
