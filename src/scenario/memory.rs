@@ -4,10 +4,10 @@
 //! Follows vLLM 0.32's start-up arithmetic: `available = ceil(total · gpu_memory_utilization) −
 //! weights − peak activations − runtime − CUDA graphs`, `blocks = floor(available / bytes per
 //! block)`. vLLM measures activations and runtime with a dummy batch of `max_num_batched_tokens`;
-//! here they are estimated, with constants set so that twelve published block counts come out
-//! within a few per cent (see the test `derived_blocks_agree_with_engine_logs`). Dense models with full attention
-//! only; leaves out quantisation scales and multimodal encoders. The engine's own log line always
-//! beats this estimate.
+//! here they are estimated, with constants set on twelve published start-up logs: the median miss
+//! is 2 %, the largest 9 % (`derived_blocks_agree_with_engine_logs` prints each). Dense models with
+//! full attention only; leaves out quantisation scales and multimodal encoders. The engine's own
+//! log line always beats this estimate.
 
 use crate::catalog::{Gpu, Model};
 use std::fmt;
@@ -246,7 +246,7 @@ mod tests {
         errors.sort_by(f64::total_cmp);
         // The largest is the log with a quarter of the GPU, where 0.6 GiB of overhead is a tenth.
         assert!(errors[errors.len() / 2] < 3.0, "{errors:?}");
-        assert!(errors[errors.len() - 1] < 15.0, "{errors:?}");
+        assert!(errors[errors.len() - 1] < 10.0, "{errors:?}");
     }
 
     #[test]

@@ -248,11 +248,12 @@ fn read_scenario(
 
 /// All pools, or `None` when one of them is wrong.
 fn read_pools(r: &mut Reader<'_>, shelf: &mut ProfileShelf) -> Option<Vec<PoolSection>> {
+    let before = r.problems().count();
     let readers = r.tables("pool");
     if readers.is_empty() {
         if !r.has("pool") {
             r.missing("pool", "[[pool]] with name, instance_type and instances");
-        } else if r.problems().count() == 0 {
+        } else if r.problems().count() == before {
             let problem = Problem::error("no-pools", "there are no pools")
                 .at(r.place_of("pool"), "expected at least one [[pool]]");
             r.report("pool", problem);

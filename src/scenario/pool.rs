@@ -201,7 +201,10 @@ fn read_layout(
         );
         let problem = Problem::error("too-many-gpus", title)
             .at(r.place_of(key), format!("expected replicas × tensor_parallel_size ≤ {gpus}"))
-            .help(format!("with tensor_parallel_size = {tp}, {} replicas fit", gpus / tp));
+            .help(match gpus / tp {
+                0 => format!("tensor_parallel_size can be {gpus} at most here"),
+                fit => format!("with tensor_parallel_size = {tp}, {fit} replicas fit"),
+            });
         r.report(key, problem);
         return None;
     }
@@ -349,6 +352,9 @@ fn read_price(r: &mut Reader<'_>, instance: Option<(&Instance, Billing)>) -> Opt
     price
 }
 
+/// A pinned number this much above the estimate is not from this GPU's log.
+const PINNED_ABOVE_ESTIMATE: f64 = 1.25;
+
 /// Pins or derives the number of KV blocks and checks that one request fits. `None` on an error.
 fn size_kv(
     r: &Reader<'_>,
@@ -388,38 +394,65 @@ fn size_kv(
         }
         config.num_gpu_blocks = memory.blocks().max(1);
     }
-    let needed = config.max_model_len.div_ceil(config.block_size);
-    let have = config.usable_blocks();
-    if needed > have {
-        let longest = u64::from(have) * u64::from(config.block_size);
-        let title = format!(
-            "one request of max_model_len {} needs {needed} KV blocks; there are {have}",
-            config.max_model_len
-        );
-        let mut problem = Problem::error("kv-too-small", title)
-            .at(engine.max_model_len_place, format!("expected at most {longest} tokens"));
-        if longest >= 2 {
-            problem = problem.help(format!("set max_model_len = {longest} or less"));
-        }
-        if engine.blocks_from == BlocksFrom::Derived {
-            problem = problem.help(
-                "or raise gpu_memory_utilization or tensor_parallel_size, or use kv_cache_dtype = \"fp8\"",
-            );
-        }
-        r.report("engine.max_model_len", problem);
+    if !one_request_fits(r, engine) {
         return None;
     }
-    if engine.blocks_from == BlocksFrom::Derived {
-        let title = format!(
-            "KV cache of {} blocks is derived from GPU memory and model shape, not measured",
-            config.num_gpu_blocks
-        );
-        let problem = Problem::advice("kv-derived", title)
-            .at(engine.blocks_place, "estimates miss the engine's own number by some per cent")
-            .help("pin num_gpu_blocks to the number in the engine's log at start-up");
-        r.report(key, problem);
-    }
+    advise_on_blocks(r, engine, memory.as_ref());
     Some(memory)
+}
+
+/// The engine refuses to start when one request of `max_model_len` does not fit the KV cache.
+fn one_request_fits(r: &Reader<'_>, engine: &EngineSection) -> bool {
+    let config = &engine.config;
+    let needed = config.max_model_len.div_ceil(config.block_size);
+    let have = config.usable_blocks();
+    if needed <= have {
+        return true;
+    }
+    let longest = u64::from(have) * u64::from(config.block_size);
+    let title = format!(
+        "one request of max_model_len {} needs {needed} KV blocks; there are {have}",
+        config.max_model_len
+    );
+    let mut problem = Problem::error("kv-too-small", title)
+        .at(engine.max_model_len_place, format!("expected at most {longest} tokens"));
+    if longest >= 2 {
+        problem = problem.help(format!("set max_model_len = {longest} or less"));
+    }
+    if engine.blocks_from == BlocksFrom::Derived {
+        problem = problem.help(
+            "or raise gpu_memory_utilization or tensor_parallel_size, or use \
+             kv_cache_dtype = \"fp8\"",
+        );
+    }
+    r.report("engine.max_model_len", problem);
+    false
+}
+
+fn advise_on_blocks(r: &Reader<'_>, engine: &EngineSection, memory: Option<&MemoryBudget>) {
+    let blocks = engine.config.num_gpu_blocks;
+    let estimate = memory.map_or(u32::MAX, MemoryBudget::blocks);
+    let problem = match engine.blocks_from {
+        BlocksFrom::Derived => {
+            let title = format!(
+                "KV cache of {blocks} blocks is derived from GPU memory and model shape, not \
+                 measured"
+            );
+            Problem::advice("kv-derived", title)
+                .at(engine.blocks_place, "estimates miss the engine's own number by some per cent")
+                .help("pin num_gpu_blocks to the number in the engine's log at start-up")
+        }
+        BlocksFrom::Pinned if f64::from(blocks) > f64::from(estimate) * PINNED_ABOVE_ESTIMATE => {
+            let title = format!(
+                "num_gpu_blocks {blocks} is far above what the GPU is estimated to hold, {estimate}"
+            );
+            Problem::advice("kv-pinned-high", title)
+                .at(engine.blocks_place, "is this from the log of this model on this GPU?")
+                .help("leave num_gpu_blocks out to see the estimate line by line in `check`")
+        }
+        BlocksFrom::Pinned => return,
+    };
+    r.report("engine.num_gpu_blocks", problem);
 }
 
 fn does_not_fit(

@@ -329,7 +329,8 @@ impl<'a> Reader<'a> {
         if value.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
             let path = self.path_of(key);
-            let problem = Problem::error("unknown-choice", format!("`{path}` has no such choice"))
+            let title = format!("`{path}` is \"{}\"", found.value);
+            let problem = Problem::error("unknown-choice", title)
                 .at(found.place, format!("expected one of: {}", names.join(", ")))
                 .nearest(found.value, names.iter().copied());
             self.report(key, problem);

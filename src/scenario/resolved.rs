@@ -1,11 +1,11 @@
-//! The scenario written out: `resolved.toml` with every default explicit, and the text that its hash
-//! is taken of. Reading the one gives the same scenario and the same text again.
+//! The scenario written out: `resolved.toml` with every default explicit, and the text that its
+//! hash is taken of. Reading the first gives the same scenario and the same text again.
 
 use super::duration::format as span;
 use super::method::NEVER;
 use super::pool::PoolSetup;
 use super::profile::Profile;
-use super::traffic::{FORMATS, absolute};
+use super::traffic::absolute;
 use super::{ProfileUse, Scenario};
 use crate::engine::config::SchedulingPolicy;
 use crate::latency::Coefficients;
@@ -303,9 +303,8 @@ impl Writer {
         if let Some(sha256) = sha256 {
             self.string("sha256", sha256);
         }
-        let format = trace.format.and_then(|f| FORMATS.iter().find(|(_, known)| *known == f));
-        if let Some((name, _)) = format {
-            self.string("format", name);
+        if let Some(format) = trace.format {
+            self.string("format", format.name());
         }
         if let Some(size) = trace.hash_block_size {
             self.value("hash_block_size", size);

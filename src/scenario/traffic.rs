@@ -5,6 +5,7 @@ use super::problem::{Place, Problem};
 use super::read::{Bounds, Found, Length, Reader, integer_in, number_of};
 use super::tree::{Node, Value};
 use crate::units::Span;
+use crate::workload::open_load;
 use crate::workload::spec::{
     ArrivalSpec, BodySpec, LengthSpec, SharedPrefixSpec, TraceFormat, TraceSpec, TrafficSpec,
 };
@@ -14,12 +15,6 @@ use std::path::{Path, PathBuf};
 
 /// Kinds of traffic.
 const KINDS: [&str; 6] = ["constant", "poisson", "gamma", "rate-curve", "closed-loop", "trace"];
-/// Names of trace formats.
-pub(super) const FORMATS: [(&str, TraceFormat); 3] = [
-    ("azure-llm-csv", TraceFormat::AzureLlmCsv),
-    ("mooncake-jsonl", TraceFormat::MooncakeJsonl),
-    ("plain-csv", TraceFormat::PlainCsv),
-];
 /// Longest prompt or answer that a scenario may ask for, in tokens.
 const TOKENS_MAX: u32 = 16_777_216;
 /// Highest rate, requests per second.
@@ -257,7 +252,7 @@ fn read_quantiles(r: &mut Reader<'_>) -> Option<LengthSpec> {
 fn read_trace(r: &mut Reader<'_>, folder: &Path) -> Option<(TraceSpec, String)> {
     let path = r.text("path");
     let path = required(r, "path", "path = \"my-trace.csv\"", path);
-    let format = r.choice("format", &FORMATS);
+    let format = r.choice("format", &TraceFormat::ALL.map(|format| (format.name(), format)));
     let hash_block_size = r.count("hash_block_size", 1..=1_048_576);
     let speedup = r.number("speedup", Bounds::Within(1e-6, 1e6)).map_or(1.0, |f| f.value);
     let limit = r.integer("limit", 1..=1_000_000_000_000).map(|f| f.value);
@@ -279,7 +274,15 @@ fn read_trace(r: &mut Reader<'_>, folder: &Path) -> Option<(TraceSpec, String)> 
             .help("restore the file, or leave sha256 out to take it as it is");
         r.report("sha256", problem);
     }
-    Some((TraceSpec { path: file, format, hash_block_size, speedup, limit }, sha256))
+    let spec = TraceSpec { path: file, format, hash_block_size, speedup, limit };
+    // Opening reads the head of the file and settles its layout.
+    if let Err(error) = open_load(&TrafficSpec::Trace(spec.clone()), 0) {
+        let problem = Problem::error("trace-unreadable", error.to_string())
+            .at(path.place, "expected a trace of the stated format")
+            .help("`fleetcast inspect FILE` says what is in it");
+        r.report("path", problem);
+    }
+    Some((spec, sha256))
 }
 
 fn unreadable_trace(r: &Reader<'_>, path: Found<&str>, file: &Path, error: &std::io::Error) {

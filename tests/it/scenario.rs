@@ -1,6 +1,8 @@
 //! Scenario files from the outside: the shipped ones and the template load, the resolved text reads
 //! back to the same scenario, every check has its message frozen, and no text makes it panic.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 use fleetcast::scenario::{self, Checked, Diagnostics, Scenario};
 use std::path::{Path, PathBuf};
 
@@ -42,6 +44,11 @@ fn load(text: &str) -> Result<Scenario, Diagnostics> {
 fn set(key: &str, value: &str) -> Checked {
     let overrides = [(key.to_owned(), value.to_owned())];
     scenario::check_str("toy.toml", SOUND, &folder(), &overrides)
+}
+
+/// The findings, without the place of this checkout.
+fn shown(checked: &Checked) -> String {
+    checked.diagnostics.to_string().replace(env!("CARGO_MANIFEST_DIR"), "CHECKOUT")
 }
 
 /// The resolved text gives the same scenario, the same text and the same hash.
@@ -145,7 +152,8 @@ fn every_kind_of_traffic_and_router_reads_back() {
     for traffic in [
         "[traffic.constant]\nrate_rps = 0.1\nrequests = 7\n",
         "[traffic.gamma]\nrate_rps = 3\ncv = 1.7\n",
-        "[traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [1, 2.5, 0]\nscale = 3\nrepeat = true\n",
+        "[traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [1, 2.5, 0]\nscale = 3\n\
+         repeat = true\n",
         "[traffic.closed-loop]\nconcurrency = 4\nrequests = 16\nthink_s = 0.1234567\n",
     ] {
         for lengths in [
@@ -222,7 +230,7 @@ macro_rules! complaint {
             assert!(SOUND.contains($from));
             let checked = check(&SOUND.replace($from, $to));
             assert!(!checked.diagnostics.is_empty());
-            insta::assert_snapshot!(stringify!($name), checked.diagnostics.to_string());
+            insta::assert_snapshot!(stringify!($name), shown(&checked));
         }
     };
 }
@@ -230,7 +238,11 @@ macro_rules! complaint {
 complaint!(bad_toml, "rate_rps = 20" => "rate_rps = 20rps\nbroken = [1,");
 complaint!(unknown_key, "instances = 1" => "instances = 1\nreplicas_per_instanse = 8");
 complaint!(unknown_key_at_the_top, "name = \"toy\"" => "name = \"toy\"\nsede = 3");
-complaint!(unknown_engine_key, "num_gpu_blocks = 27000" => "num_gpu_blocks = 27000\nmax_num_sequences = 3");
+complaint!(
+    unknown_engine_key,
+    "num_gpu_blocks = 27000" =>
+        "num_gpu_blocks = 27000\nmax_num_sequences = 3"
+);
 complaint!(missing_name, "name = \"toy\"\n" => "");
 complaint!(missing_pool_keys, "instance_type = \"ml.p5.48xlarge\"\ninstances = 1\n" => "");
 complaint!(unknown_instance, "ml.p5.48xlarge" => "ml.p5.46xlarge");
@@ -254,48 +266,195 @@ complaint!(duration_twice, "horizon = \"10m\"" => "horizon = \"10m\"\nhorizon_s 
 complaint!(seconds_beyond_the_clock, "horizon = \"10m\"" => "horizon_s = 1e30");
 complaint!(warm_up_too_long, "horizon = \"10m\"" => "horizon = \"10m\"\nwarm_up = \"10m\"");
 complaint!(no_end, "horizon = \"10m\"" => "");
-complaint!(too_many_gpus, "model =" => "tensor_parallel_size = 2\nreplicas_per_instance = 8\nmodel =");
-complaint!(tensor_parallel_beyond_gpus, "ml.p5.48xlarge\"" => "g6.xlarge\"\ntensor_parallel_size = 4");
+complaint!(
+    too_many_gpus,
+    "model =" =>
+        "tensor_parallel_size = 2\nreplicas_per_instance = 8\n\
+         model ="
+);
+complaint!(
+    tensor_parallel_beyond_gpus,
+    "ml.p5.48xlarge\"" =>
+        "g6.xlarge\"\ntensor_parallel_size = 4"
+);
 complaint!(uneven_heads, "model =" => "tensor_parallel_size = 3\nmodel =");
 complaint!(unknown_profile, "model =" => "profile = \"llama-3-8b-h10\"\nmodel =");
 complaint!(profile_file_missing, "model =" => "profile = \"no/such.toml\"\nmodel =");
-complaint!(no_step_time, "[pool.step_time]\nfixed_s = 0.006\nper_prefill_token_s = 16e-6\nper_decode_seq_s = 10e-6\nper_kv_token_s = 39e-9\n" => "");
-complaint!(free_steps, "fixed_s = 0.006\nper_prefill_token_s = 16e-6\nper_decode_seq_s = 10e-6\nper_kv_token_s = 39e-9" => "fixed_s = 0");
-complaint!(falling_table, "fixed_s = 0.006" => "fixed_s = 0.006\ntokens_table = [[8, 0.01], [4, 0.02]]");
+complaint!(
+    no_step_time,
+    "[pool.step_time]\nfixed_s = 0.006\nper_prefill_token_s = 16e-6\n\
+     per_decode_seq_s = 10e-6\nper_kv_token_s = 39e-9\n" =>
+        ""
+);
+complaint!(
+    free_steps,
+    "fixed_s = 0.006\nper_prefill_token_s = 16e-6\n\
+     per_decode_seq_s = 10e-6\nper_kv_token_s = 39e-9" =>
+        "fixed_s = 0"
+);
+complaint!(
+    falling_table,
+    "fixed_s = 0.006" =>
+        "fixed_s = 0.006\ntokens_table = [[8, 0.01], [4, 0.02]]"
+);
 complaint!(malformed_table, "fixed_s = 0.006" => "fixed_s = 0.006\ntokens_table = [[8, 0.01, 3]]");
 complaint!(other_version, "max_model_len = 8192" => "max_model_len = 8192\nversion = \"0.11.0\"");
-complaint!(not_simulated, "max_model_len = 8192" => "max_model_len = 8192\nspeculative_config = { method = \"eagle\" }");
-complaint!(fewer_tokens_than_seqs, "max_model_len = 8192" => "max_model_len = 8192\nmax_num_batched_tokens = 64\nmax_num_seqs = 128");
-complaint!(unchunked_step_too_small, "max_model_len = 8192" => "max_model_len = 8192\nenable_chunked_prefill = false\nmax_num_batched_tokens = 4096");
+complaint!(
+    not_simulated,
+    "max_model_len = 8192" =>
+        "max_model_len = 8192\nspeculative_config = { method = \"eagle\" }"
+);
+complaint!(
+    fewer_tokens_than_seqs,
+    "max_model_len = 8192" =>
+        "max_model_len = 8192\nmax_num_batched_tokens = 64\n\
+         max_num_seqs = 128"
+);
+complaint!(
+    unchunked_step_too_small,
+    "max_model_len = 8192" =>
+        "max_model_len = 8192\nenable_chunked_prefill = false\n\
+         max_num_batched_tokens = 4096"
+);
 complaint!(kv_pool_too_small, "num_gpu_blocks = 27000" => "num_gpu_blocks = 400");
 complaint!(kv_derived, "num_gpu_blocks = 27000" => "");
-complaint!(context_too_long_for_the_gpu, "ml.p5.48xlarge\"\ninstances = 1\nmodel = \"llama-3.1-8b\"\n[pool.engine]\nmax_model_len = 8192\nnum_gpu_blocks = 27000" => "ml.g6.xlarge\"\ninstances = 1\nmodel = \"llama-3.1-8b\"\n[pool.engine]");
-complaint!(model_does_not_fit, "model = \"llama-3.1-8b\"\n[pool.engine]\nmax_model_len = 8192\nnum_gpu_blocks = 27000" => "model = \"llama-3.3-70b\"\n[pool.engine]\nmax_model_len = 8192");
-complaint!(no_model_and_no_blocks, "model = \"llama-3.1-8b\"\n[pool.engine]\nmax_model_len = 8192\nnum_gpu_blocks = 27000" => "");
-complaint!(bad_choice, "max_model_len = 8192" => "max_model_len = 8192\nscheduling_policy = \"fifo\"");
-complaint!(no_traffic, "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\noutput_tokens = { fixed = 256 }\n" => "");
+complaint!(
+    context_too_long_for_the_gpu,
+    "ml.p5.48xlarge\"\ninstances = 1\nmodel = \"llama-3.1-8b\"\n\
+     [pool.engine]\nmax_model_len = 8192\nnum_gpu_blocks = 27000" =>
+        "ml.g6.xlarge\"\ninstances = 1\nmodel = \"llama-3.1-8b\"\n\
+         [pool.engine]"
+);
+complaint!(
+    model_does_not_fit,
+    "model = \"llama-3.1-8b\"\n[pool.engine]\n\
+     max_model_len = 8192\nnum_gpu_blocks = 27000" =>
+        "model = \"llama-3.3-70b\"\n[pool.engine]\n\
+         max_model_len = 8192"
+);
+complaint!(
+    no_model_and_no_blocks,
+    "model = \"llama-3.1-8b\"\n[pool.engine]\n\
+     max_model_len = 8192\nnum_gpu_blocks = 27000" =>
+        ""
+);
+complaint!(
+    bad_choice,
+    "max_model_len = 8192" =>
+        "max_model_len = 8192\nscheduling_policy = \"fifo\""
+);
+complaint!(
+    no_traffic,
+    "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\n\
+     output_tokens = { fixed = 256 }\n" =>
+        ""
+);
 complaint!(unknown_traffic, "traffic.poisson" => "traffic.poison");
-complaint!(two_traffics, "[traffic.poisson]" => "[traffic.constant]\nrate_rps = 1\n[traffic.poisson]");
+complaint!(
+    two_traffics,
+    "[traffic.poisson]" =>
+        "[traffic.constant]\nrate_rps = 1\n[traffic.poisson]"
+);
 complaint!(unknown_router, "[traffic.poisson]" => "[router.least-outstanding]\n[traffic.poisson]");
 complaint!(no_lengths, "input_tokens = 1024" => "");
 complaint!(unknown_lengths, "{ fixed = 256 }" => "{ lognormal = { median = 3 } }");
 complaint!(reversed_range, "{ fixed = 256 }" => "{ uniform = { min = 9, max = 3 } }");
-complaint!(broken_quantiles, "{ fixed = 256 }" => "{ quantiles = { probabilities = [0, 0.5, 0.9], tokens = [1, 2, 3] } }");
-complaint!(uneven_quantiles, "{ fixed = 256 }" => "{ quantiles = { probabilities = [0, 1], tokens = [1, 2, 3] } }");
-complaint!(empty_rate_curve, "traffic.poisson]\nrate_rps = 20" => "traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [0, 0]");
-complaint!(rate_curve_too_short, "traffic.poisson]\nrate_rps = 20" => "traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [3, 5]");
-complaint!(closed_loop_never_full, "traffic.poisson]\nrate_rps = 20" => "traffic.closed-loop]\nconcurrency = 64\nrequests = 32");
-complaint!(trace_missing, "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\noutput_tokens = { fixed = 256 }" => "[traffic.trace]\npath = \"data/tiny-trase.csv\"");
-complaint!(trace_changed, "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\noutput_tokens = { fixed = 256 }" => "[traffic.trace]\npath = \"data/tiny-trace.csv\"\nsha256 = \"0\"");
+complaint!(
+    broken_quantiles,
+    "{ fixed = 256 }" =>
+        "{ quantiles = { probabilities = [0, 0.5, 0.9], tokens = [1, 2, 3] } }"
+);
+complaint!(
+    uneven_quantiles,
+    "{ fixed = 256 }" =>
+        "{ quantiles = { probabilities = [0, 1], tokens = [1, 2, 3] } }"
+);
+complaint!(
+    empty_rate_curve,
+    "traffic.poisson]\nrate_rps = 20" =>
+        "traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [0, 0]"
+);
+complaint!(
+    rate_curve_too_short,
+    "traffic.poisson]\nrate_rps = 20" =>
+        "traffic.rate-curve]\nwindow = \"1m\"\nrates_rps = [3, 5]"
+);
+complaint!(
+    closed_loop_never_full,
+    "traffic.poisson]\nrate_rps = 20" =>
+        "traffic.closed-loop]\nconcurrency = 64\nrequests = 32"
+);
+complaint!(
+    trace_missing,
+    "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\n\
+     output_tokens = { fixed = 256 }" =>
+        "[traffic.trace]\npath = \"data/tiny-trase.csv\""
+);
+complaint!(
+    trace_changed,
+    "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\n\
+     output_tokens = { fixed = 256 }" =>
+        "[traffic.trace]\npath = \"data/tiny-trace.csv\"\n\
+         sha256 = \"0\""
+);
 complaint!(prompts_too_long, "input_tokens = 1024" => "input_tokens = 9000");
-complaint!(some_prompts_too_long, "input_tokens = 1024" => "input_tokens = { uniform = { min = 100, max = 9000 } }");
+complaint!(
+    some_prompts_too_long,
+    "input_tokens = 1024" =>
+        "input_tokens = { uniform = { min = 100, max = 9000 } }"
+);
 complaint!(answers_cut, "input_tokens = 1024" => "input_tokens = 8000");
-complaint!(prefix_covers_all, "input_tokens = 1024" => "input_tokens = 1024\nshared_prefix = { groups = 3, tokens = 2048 }");
-complaint!(router_without_cache, "num_gpu_blocks = 27000" => "num_gpu_blocks = 27000\nenable_prefix_caching = false\n[router.prefix-aware]");
-complaint!(slo_below_service_time, "[traffic.poisson]" => "[slo]\nttft.p95 = \"10ms\"\ne2e.p99 = \"1s\"\n[traffic.poisson]");
-complaint!(slo_unknown, "[traffic.poisson]" => "[slo]\n\"ttft.95\" = \"1s\"\n\"throughput.mean\" = \"1s\"\n[traffic.poisson]");
-complaint!(slo_twice, "[traffic.poisson]" => "[slo]\n\"ttft.p95\" = \"1s\"\nttft.p95 = \"2s\"\n[traffic.poisson]");
-complaint!(sampling_too_fine, "[traffic.poisson]" => "[output]\nsample_every = \"1us\"\n[traffic.poisson]");
+complaint!(
+    prefix_covers_all,
+    "input_tokens = 1024" =>
+        "input_tokens = 1024\nshared_prefix = { groups = 3, tokens = 2048 }"
+);
+complaint!(
+    router_without_cache,
+    "num_gpu_blocks = 27000" =>
+        "num_gpu_blocks = 27000\nenable_prefix_caching = false\n\
+         [router.prefix-aware]"
+);
+complaint!(
+    slo_below_service_time,
+    "[traffic.poisson]" =>
+        "[slo]\nttft.p95 = \"10ms\"\ne2e.p99 = \"1s\"\n\
+         [traffic.poisson]"
+);
+complaint!(
+    slo_unknown,
+    "[traffic.poisson]" =>
+        "[slo]\n\"ttft.95\" = \"1s\"\n\"throughput.mean\" = \"1s\"\n\
+         [traffic.poisson]"
+);
+complaint!(
+    slo_twice,
+    "[traffic.poisson]" =>
+        "[slo]\n\"ttft.p95\" = \"1s\"\nttft.p95 = \"2s\"\n\
+         [traffic.poisson]"
+);
+complaint!(
+    sampling_too_fine,
+    "[traffic.poisson]" =>
+        "[output]\nsample_every = \"1us\"\n[traffic.poisson]"
+);
+
+complaint!(pinned_far_above_the_estimate, "num_gpu_blocks = 27000" => "num_gpu_blocks = 40000");
+complaint!(
+    trace_of_another_format,
+    "[traffic.poisson]\nrate_rps = 20\ninput_tokens = 1024\n\
+     output_tokens = { fixed = 256 }" =>
+        "[traffic.trace]\npath = \"data/tiny-trace.csv\"\n\
+         format = \"mooncake-jsonl\""
+);
+
+#[test]
+fn no_pools() {
+    let end = SOUND.find("[run]").unwrap();
+    let traffic = &SOUND[SOUND.find("[traffic").unwrap()..];
+    let text = format!("{}pool = []\n[run]\nhorizon = \"1m\"\n{traffic}", &SOUND[..end]);
+    insta::assert_snapshot!(check(&text).diagnostics.to_string());
+}
 
 #[test]
 fn duplicate_pools() {
@@ -371,6 +530,14 @@ fn overrides_are_named_in_messages() {
 }
 
 #[test]
+fn a_scenario_needs_no_model_when_blocks_and_step_times_are_given() {
+    let text = SOUND.replace("model = \"llama-3.1-8b\"\n", "");
+    let scenario = load(&text).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((&scenario.pools[0].model, &scenario.pools[0].memory), (&None, &None));
+    assert_round_trip(&scenario);
+}
+
+#[test]
 fn a_missing_file_is_said_to_be_missing() {
     let problems = scenario::load(Path::new("no/such.toml"), &[]).unwrap_err();
     assert_eq!(problems.errors(), 1);
@@ -407,6 +574,12 @@ mod properties {
             let _ = check(&text).diagnostics.to_string();
         }
 
+        /// Whatever the text of a profile, there is an answer.
+        #[test]
+        fn arbitrary_profiles_never_panic(text in "[ -~\n]{0,200}") {
+            let _ = scenario::profile::parse("any.toml", &text).map_err(|p| p.to_string());
+        }
+
         /// A sound scenario with one line replaced by anything gives an answer too.
         #[test]
         fn a_spoiled_line_never_panics(line in 0usize..21, text in "[ -~]{0,40}") {
@@ -434,7 +607,8 @@ mod properties {
             ]),
             value in prop::sample::select(vec![
                 "0", "1", "-1", "1e300", "nan", "-inf", "true", "\"\"", "[]", "[[]]", "{}",
-                "4294967295", "9223372036854775807", "\"1s\"", "1979-05-27", "[{}]", "é", "16777216",
+                "4294967295", "9223372036854775807", "\"1s\"", "1979-05-27", "[{}]", "é",
+                "16777216",
                 "{ quantiles = { probabilities = [0, 1], tokens = [0, 0] } }",
             ]),
         ) {
