@@ -18,6 +18,8 @@ pub struct Played {
     pub ended: BTreeMap<RequestId, EngineRecord>,
     /// The last instant at which the engine did something.
     pub end: SimTime,
+    /// Gaps between tokens as the engine reported them: members, first, increment, steps.
+    pub gaps: Vec<(u32, Fix, Fix, u64)>,
 }
 
 /// What happens, in the order of things at one instant: hang-ups before the output of a step that
@@ -31,14 +33,19 @@ enum Event {
 }
 
 #[derive(Default)]
-struct Ends(Vec<EngineRecord>);
+struct Ends {
+    records: Vec<EngineRecord>,
+    gaps: Vec<(u32, Fix, Fix, u64)>,
+}
 
 impl EngineSink for Ends {
     fn finished(&mut self, record: EngineRecord) {
-        self.0.push(record);
+        self.records.push(record);
     }
 
-    fn inter_token(&mut self, _: u32, _: Fix, _: Fix, _: u64) {}
+    fn inter_token(&mut self, members: u32, first: Fix, increment: Fix, steps: u64) {
+        self.gaps.push((members, first, increment, steps));
+    }
 }
 
 /// Future arrivals and hang-ups.
@@ -77,10 +84,11 @@ pub fn play<R: Replica>(case: &Case, replica: &mut R, calls_max: u64) -> Played 
                 player.played.end = now;
             }
         }
-        for record in ends.0.drain(..) {
+        for record in ends.records.drain(..) {
             player.end(now, record);
         }
     }
+    player.played.gaps = ends.gaps;
     player.played
 }
 

@@ -8,7 +8,8 @@ pub mod drive;
 pub mod files;
 pub mod trace;
 
-use crate::engine::config::VersionProfile;
+use crate::engine::config::{EngineConfigError, VersionProfile};
+use crate::engine::fast::{FastReplica, Merging};
 use crate::engine::record::TraceDetail;
 use crate::engine::reference::ReferenceReplica;
 use crate::engine::replica::Replica;
@@ -83,6 +84,8 @@ pub enum EngineKind {
     Reference,
     /// Stretches of unchanged decode in one go.
     Fast,
+    /// The fast engine with merging turned off, so that all of its steps can be compared.
+    FastSingly,
 }
 
 impl fmt::Display for EngineKind {
@@ -90,6 +93,7 @@ impl fmt::Display for EngineKind {
         match self {
             Self::Reference => f.write_str("reference"),
             Self::Fast => f.write_str("fast"),
+            Self::FastSingly => f.write_str("fast, singly"),
         }
     }
 }
@@ -192,7 +196,14 @@ pub fn run_case(case: &Case, trace: &Trace, engine: EngineKind) -> Verdict {
         EngineKind::Reference => {
             play_and_compare(case, trace, ReferenceReplica::new(config, step_time, detail))
         }
-        EngineKind::Fast => Verdict::Skipped("the fast engine is not built in".to_owned()),
+        EngineKind::Fast => {
+            let replica = FastReplica::with(config, step_time, detail, Merging::Stretches);
+            play_and_compare(case, trace, replica)
+        }
+        EngineKind::FastSingly => {
+            let replica = FastReplica::with(config, step_time, detail, Merging::Never);
+            play_and_compare(case, trace, replica)
+        }
     }
 }
 
@@ -214,6 +225,19 @@ impl KeepsTrace for ReferenceReplica {
             requests: self.request_traces().cloned().collect(),
             totals: self.totals(),
             empty_schedule_calls: Some(self.empty_schedule_calls()),
+            stalled: self.stalled(),
+        }
+    }
+}
+
+impl KeepsTrace for FastReplica {
+    fn recorded(&self) -> Recorded {
+        Recorded {
+            walk: Walk::InStretches,
+            steps: self.steps().to_vec(),
+            requests: self.request_traces().to_vec(),
+            totals: self.totals(),
+            empty_schedule_calls: None,
             stalled: self.stalled(),
         }
     }

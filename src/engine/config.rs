@@ -124,23 +124,23 @@ impl EngineConfig {
 /// Why an engine cannot be started with a configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EngineConfigError {
-    /// A setting that must be above zero is zero.
-    #[error("`{key}` is 0; expected 1 or more")]
-    Zero {
-        /// vLLM's name of the setting.
+    /// A setting is out of its range.
+    #[error("`{key}` is {value}; expected {expected}")]
+    OutOfRange {
+        /// vLLM's parameter name.
         key: &'static str,
-    },
-    /// The watermark is not a share.
-    #[error("`watermark` is {value}; expected 0 or more, below 1")]
-    Watermark {
         /// What was given.
-        value: f64,
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
     },
-    /// A feature whose rules are not built.
-    #[error("{feature} is not supported yet")]
+    /// A feature of vLLM that this engine does not model.
+    #[error("{feature} is not modelled; expected {expected}")]
     Unsupported {
-        /// Which.
+        /// What was asked for.
         feature: &'static str,
+        /// The nearest choice that is modelled.
+        expected: &'static str,
     },
 }
 
@@ -148,31 +148,58 @@ impl EngineConfig {
     /// Checks what every engine relies on.
     ///
     /// # Errors
-    /// When a count is zero, the watermark is not a share, or a feature is not built.
+    /// When a setting is out of range, or asks for something that is not modelled.
     pub fn check(&self) -> Result<(), EngineConfigError> {
-        let counts = [
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_num_batched_tokens", self.max_num_batched_tokens),
-            ("max_model_len", self.max_model_len),
-            ("block_size", self.block_size),
-            ("num_gpu_blocks", self.num_gpu_blocks),
-            ("max_num_active_seqs", self.max_num_active_seqs.unwrap_or(1)),
-            ("max_num_scheduled_tokens", self.max_num_scheduled_tokens.unwrap_or(1)),
-        ];
-        if let Some(&(key, _)) = counts.iter().find(|(_, value)| *value == 0) {
-            return Err(EngineConfigError::Zero { key });
-        }
-        if !(0.0..1.0).contains(&self.watermark) {
-            return Err(EngineConfigError::Watermark { value: self.watermark });
-        }
-        if self.speculation.is_some() {
-            return Err(EngineConfigError::Unsupported { feature: "speculative decoding" });
-        }
-        match self.kv_groups.as_slice() {
-            [KvGroup::Full] => Ok(()),
-            _ => Err(EngineConfigError::Unsupported {
-                feature: "a KV pool other than one full-attention group",
-            }),
+        check_ranges(self)?;
+        check_features(self)
+    }
+}
+
+fn check_ranges(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    let at_least_one = [
+        ("max_num_seqs", Some(config.max_num_seqs)),
+        ("max_num_active_seqs", config.max_num_active_seqs),
+        ("max_num_batched_tokens", Some(config.max_num_batched_tokens)),
+        ("max_num_scheduled_tokens", config.max_num_scheduled_tokens),
+        ("max_model_len", Some(config.max_model_len)),
+        ("block_size", Some(config.block_size)),
+    ];
+    for (key, value) in at_least_one {
+        if value == Some(0) {
+            let (value, expected) = ("0".to_owned(), "1 or more");
+            return Err(EngineConfigError::OutOfRange { key, value, expected });
         }
     }
+    if config.num_gpu_blocks < 2 {
+        return Err(EngineConfigError::OutOfRange {
+            key: "num_gpu_blocks",
+            value: config.num_gpu_blocks.to_string(),
+            expected: "2 or more (one of them is the null block)",
+        });
+    }
+    if !(0.0..1.0).contains(&config.watermark) {
+        return Err(EngineConfigError::OutOfRange {
+            key: "watermark",
+            value: config.watermark.to_string(),
+            expected: "0 or more, below 1",
+        });
+    }
+    Ok(())
+}
+
+fn check_features(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    match config.version {
+        VersionProfile::V0_32 => {}
+    }
+    let (feature, expected) = match (config.speculation, config.kv_groups.as_slice()) {
+        (Some(_), _) => ("speculative decoding", "no speculation"),
+        (None, [KvGroup::Full]) => return Ok(()),
+        (None, [KvGroup::SlidingWindow { .. }]) => {
+            ("sliding-window attention", "one full-attention KV group")
+        }
+        (None, [KvGroup::Mamba { .. }]) => ("Mamba state", "one full-attention KV group"),
+        (None, []) => ("an engine without KV groups", "one full-attention KV group"),
+        (None, [_, ..]) => ("a hybrid of KV groups", "one full-attention KV group"),
+    };
+    Err(EngineConfigError::Unsupported { feature, expected })
 }

@@ -288,3 +288,16 @@ fn bad_arguments_are_refused_with_what_was_expected() {
     std::fs::write(sandbox.path("case.json.gz"), "not gzip").unwrap();
     assert!(sandbox.error().contains("case.json.gz: "));
 }
+
+#[test]
+fn the_fast_engine_decides_as_recorded_vllm_did_step_by_step_and_in_stretches() {
+    let report = conform::run(&[fixtures()], &[EngineKind::FastSingly, EngineKind::Fast]).unwrap();
+    let differing: Vec<String> = report
+        .to_string()
+        .lines()
+        .filter(|line| !line.starts_with("ok"))
+        .map(str::to_owned)
+        .collect();
+    assert!(report.diverged() == 0 && report.skipped() == 0, "{differing:#?}");
+    assert!(report.ok() > 0);
+}

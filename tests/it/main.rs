@@ -3,6 +3,7 @@
 mod architecture;
 mod cli;
 mod conform;
+mod engines;
 mod queueing;
 mod report;
 mod scenario;

@@ -1,9 +1,8 @@
 //! The waiting half of a schedule call: prefix lookup, admission checks, admission.
 
-use super::schedule::{Call, Stop};
+use super::schedule::{Call, Phase, Stop};
 use super::{FastReplica, Standing};
 use crate::engine::record::Admission;
-use crate::engine::request::StreamId;
 
 impl FastReplica {
     /// Admits from the head of the queue until something stops it.
@@ -72,33 +71,49 @@ impl FastReplica {
         if known > slot.prompt {
             self.extend_path(index, known);
         }
-        self.sync_live_outputs(index);
+        if self.slots[index].quotes {
+            self.sync_quoted(index, Phase::Waiting);
+        }
         let most = (known - 1) / self.config.block_size;
         self.kv.look_up(&self.slots[index].path, most, &mut self.found);
     }
 
     /// Brings up to date the hashes of running requests whose output this prompt quotes.
-    fn sync_live_outputs(&mut self, index: u32) {
+    pub(super) fn sync_quoted(&mut self, index: u32, phase: Phase) {
         for i in 0..self.slots[index].path.len() {
             let stream = self.kv.stream(self.slots[index].path[i].node);
-            if let Some(other) = self.live_author(index, stream) {
-                self.hash_lockstep(other);
+            let Some(author) = stream.author().and_then(|id| self.slots.find(id)) else { continue };
+            if author == index {
+                continue;
             }
+            let slot = &self.slots[author];
+            if slot.standing != Standing::Lockstep {
+                self.sync_hashes(author);
+                continue;
+            }
+            let scheduled = match phase {
+                Phase::Smooth => slot.order < self.slots[index].order,
+                Phase::ByRule => slot.scheduled_in == self.lock.step + 1,
+                // The step number says so already.
+                Phase::Waiting => false,
+            };
+            let lag = u32::from(self.config.async_scheduling);
+            let full = self.computed(author) + u32::from(scheduled) - lag;
+            self.hash_up_to(author, full);
         }
-    }
-
-    /// The lockstep member, other than `index`, whose output `stream` is.
-    fn live_author(&self, index: u32, stream: StreamId) -> Option<u32> {
-        let other = self.slots.find(stream.author()?)?;
-        let growing = self.slots[other].standing == Standing::Lockstep;
-        (growing && other != index).then_some(other)
     }
 
     /// True when the head's prefix hit may grow as running requests go on.
     pub(super) fn head_quotes_running(&mut self) -> bool {
         let Some(index) = self.waiting.head(&mut self.slots) else { return false };
-        let slot = &self.slots[index];
-        slot.path.iter().any(|s| self.live_author(index, self.kv.stream(s.node)).is_some())
+        if !self.slots[index].quotes {
+            return false;
+        }
+        let mut streams = self.slots[index].path.iter().map(|step| self.kv.stream(step.node));
+        streams.any(|stream| {
+            let author = stream.author().and_then(|id| self.slots.find(id));
+            author.is_some_and(|other| self.slots[other].standing == Standing::Lockstep)
+        })
     }
 
     fn count_admission(&mut self, call: &mut Call, index: u32, hit: u32, known: u32) {

@@ -95,6 +95,8 @@ pub struct FastReplica {
     spare: Vec<Batch>,
     stretch: Option<Stretch>,
     schedule_at: Option<SimTime>,
+    /// When the last output was processed with nobody left inside.
+    output_at: Option<SimTime>,
     aborts: Vec<RequestId>,
     /// Exact end of the last step called.
     last_end: Fix,
@@ -148,6 +150,7 @@ impl FastReplica {
             spare: Vec::new(),
             stretch: None,
             schedule_at: None,
+            output_at: None,
             aborts: Vec::new(),
             last_end: Fix::ZERO,
             last_output_end: Fix::ZERO,
@@ -352,7 +355,8 @@ impl Replica for FastReplica {
         self.totals.waiting_max = self.totals.waiting_max.max(self.waiting.len());
         if self.stretch.is_some() {
             self.arrival_in_stretch(now, queued);
-        } else if self.flight.is_empty() {
+        } else if self.flight.is_empty() || self.output_at == Some(now) {
+            // Between calls the engine looks at its queue when idle or right after an output.
             self.schedule_at = Some(now);
         }
     }
@@ -368,6 +372,9 @@ impl Replica for FastReplica {
         if self.idle() {
             self.carry_out_abort(now, id, sink);
             self.schedule_at = (self.slots.live() > 0).then_some(now);
+        } else if self.schedule_at == Some(now) {
+            // Between an output and the call of the same instant.
+            self.carry_out_abort(now, id, sink);
         } else {
             self.aborts.push(id);
             self.cut_stretch(now);
@@ -405,6 +412,8 @@ impl Replica for FastReplica {
                     self.mark_cancellable(now);
                 } else if self.slots.live() > 0 {
                     self.schedule_at = Some(now);
+                } else {
+                    self.output_at = Some(now);
                 }
             }
             WakeKind::Schedule => self.schedule(now),

@@ -28,6 +28,8 @@ impl FastReplica {
 
     /// Processes the output of the oldest batch in flight.
     pub(super) fn output<S: EngineSink>(&mut self, sink: &mut S) {
+        // Calls that a planned stretch has made by now, though they are not applied yet.
+        let called = (self.depth - self.flight.len().min(self.depth)) as u64;
         let Some(mut batch) = self.flight.pop_front() else { return };
         if batch.measured > 0 {
             // A member had a token from the step right before, which ended when this one began.
@@ -58,7 +60,8 @@ impl FastReplica {
         ending.clear();
         self.ending = ending;
         if let Some(trace) = &mut self.trace {
-            let free = self.kv.free();
+            let called = self.stretch.as_ref().map_or(0, |s| called.min(s.steps()));
+            let free = self.kv.free() - self.lock.demand(called) as u32;
             if let Some(record) = trace.step(batch.number) {
                 record.free_after_output = free;
             }

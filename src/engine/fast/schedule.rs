@@ -28,9 +28,22 @@ pub enum Stop {
     Preemption,
 }
 
+/// How far a schedule call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Running requests, all of whom get what they want.
+    Smooth,
+    /// Running requests, one by one.
+    ByRule,
+    /// Waiting requests; the lockstep has made its step.
+    Waiting,
+}
+
 /// A schedule call in the making.
 #[derive(Debug)]
 pub struct Call {
+    /// How far it is.
+    pub phase: Phase,
     /// When it is made.
     pub now: SimTime,
     /// Tokens left to hand out.
@@ -68,6 +81,7 @@ impl FastReplica {
         self.drain_lockstep();
         let crowd = self.running_live + self.waiting.len();
         let mut call = Call {
+            phase: Phase::Smooth,
             now,
             budget: self.budget,
             limit: self.threshold(crowd),
@@ -84,8 +98,10 @@ impl FastReplica {
         if self.runs_smoothly(&call) {
             self.run_smoothly(&mut call);
         } else {
+            call.phase = Phase::ByRule;
             self.run_by_rule(&mut call);
         }
+        call.phase = Phase::Waiting;
         let members = self.lock.members;
         self.lock.step += 1;
         if members > 0 {
@@ -234,6 +250,11 @@ impl FastReplica {
             record.scheduled.push((slot.id, tokens, before));
         }
         call.entries.push(Entry { slot: index, tokens, before, gives_token, finishes });
+        if self.slots[index].quotes {
+            // Of two copies of a block the one cached first counts: authors go first where they
+            // did.
+            self.sync_quoted(index, call.phase);
+        }
         self.hash_up_to(index, full);
     }
 
@@ -263,10 +284,17 @@ impl FastReplica {
     fn run_by_rule(&mut self, call: &mut Call) {
         let mut done = vec![0u32; self.running.len()];
         let mut place = 0;
+        // vLLM's scan index is not corrected when a victim that it had passed over leaves the
+        // list before it, so it misses the next request.
+        let mut missed = 0;
         'scan: while place < self.running.len() && call.budget > 0 {
             let index = self.running[place];
             place += 1;
             if index == NONE {
+                continue;
+            }
+            if missed > 0 {
+                missed -= 1;
                 continue;
             }
             let tokens = match self.slots[index].standing {
@@ -287,6 +315,7 @@ impl FastReplica {
                 let victim = self.victim();
                 let at = self.slots[victim].place as usize;
                 let given_back = std::mem::take(&mut done[at]);
+                missed += u32::from(at + 1 < place && given_back == 0);
                 self.preempt(call, victim, given_back);
                 call.budget += given_back;
                 if victim == index {
@@ -296,6 +325,7 @@ impl FastReplica {
             self.kv.take(need);
             call.budget -= tokens;
             done[place - 1] = tokens;
+            self.slots[index].scheduled_in = self.lock.step + 1;
             if self.slots[index].standing == Standing::Explicit {
                 self.enter(call, index, tokens);
             } else if let Some(record) = &mut call.record {

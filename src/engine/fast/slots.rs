@@ -56,6 +56,10 @@ pub struct Slot {
     pub joined: u64,
     /// Step that schedules its last token.
     pub finish_step: u64,
+    /// The last step that scheduled it by the rules, one by one.
+    pub scheduled_in: u64,
+    /// Its prompt quotes the output of other requests.
+    pub quotes: bool,
     /// Tells stale entries of the finish heap.
     pub generation: u32,
     /// Blocks with a hash, from the start.
@@ -109,6 +113,8 @@ impl Slot {
             base: 0,
             joined: 0,
             finish_step: 0,
+            scheduled_in: 0,
+            quotes: false,
             generation: 0,
             hashed: 0,
             path: Vec::new(),
@@ -177,6 +183,7 @@ impl Slots {
         slot.outputs = 0;
         slot.in_flight = 0;
         slot.hashed = 0;
+        slot.quotes = request.prompt.segments().iter().any(|s| s.stream.author().is_some());
         slot.resumed = false;
         slot.enqueued = now;
         slot.kv_wait = Span::ZERO;

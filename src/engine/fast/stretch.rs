@@ -35,6 +35,11 @@ impl Stretch {
         self.first.0 * k + self.increment.0 * (k * k.saturating_sub(1) / 2)
     }
 
+    /// Steps planned.
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Exact end of step `index` (from 0).
     fn end(&self, index: u64) -> Fix {
         Fix(self.start.0 + self.time_of(index + 1))

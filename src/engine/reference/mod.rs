@@ -30,7 +30,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::config::{EngineConfig, KvGroup, VersionProfile};
+use crate::engine::config::{EngineConfig, EngineConfigError};
 use crate::engine::record::{
     EngineTotals, FinishReason, ReplicaState, RequestTrace, StepRecord, TraceDetail,
 };
@@ -41,29 +41,6 @@ use crate::units::{Fix, SimTime};
 use book::{Book, StepTimes};
 use scheduler::{Entry, Scheduler};
 use std::collections::VecDeque;
-
-/// Why an engine cannot be started with a configuration.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum EngineConfigError {
-    /// A setting is out of its range.
-    #[error("`{key}` is {value}; expected {expected}")]
-    OutOfRange {
-        /// vLLM's parameter name.
-        key: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        expected: &'static str,
-    },
-    /// A feature of vLLM that this engine does not model.
-    #[error("{feature} is not modelled; expected {expected}")]
-    Unsupported {
-        /// What was asked for.
-        feature: &'static str,
-        /// The nearest choice that is modelled.
-        expected: &'static str,
-    },
-}
 
 /// One step between its schedule call and the processing of its output.
 #[derive(Debug)]
@@ -114,8 +91,7 @@ impl ReferenceReplica {
         step_time: StepTimeModel,
         trace: TraceDetail,
     ) -> Result<Self, EngineConfigError> {
-        check_ranges(&config)?;
-        check_features(&config)?;
+        config.check()?;
         Ok(Self {
             batches_max: if config.async_scheduling { 2 } else { 1 },
             scheduler: Scheduler::new(config),
@@ -295,53 +271,4 @@ fn shape(entries: &[Entry]) -> StepShape {
         }
     }
     shape
-}
-
-fn check_ranges(config: &EngineConfig) -> Result<(), EngineConfigError> {
-    let at_least_one = [
-        ("max_num_seqs", Some(config.max_num_seqs)),
-        ("max_num_active_seqs", config.max_num_active_seqs),
-        ("max_num_batched_tokens", Some(config.max_num_batched_tokens)),
-        ("max_num_scheduled_tokens", config.max_num_scheduled_tokens),
-        ("max_model_len", Some(config.max_model_len)),
-        ("block_size", Some(config.block_size)),
-    ];
-    for (key, value) in at_least_one {
-        if value == Some(0) {
-            let (value, expected) = ("0".to_owned(), "1 or more");
-            return Err(EngineConfigError::OutOfRange { key, value, expected });
-        }
-    }
-    if config.num_gpu_blocks < 2 {
-        return Err(EngineConfigError::OutOfRange {
-            key: "num_gpu_blocks",
-            value: config.num_gpu_blocks.to_string(),
-            expected: "2 or more (one of them is the null block)",
-        });
-    }
-    if !(0.0..1.0).contains(&config.watermark) {
-        return Err(EngineConfigError::OutOfRange {
-            key: "watermark",
-            value: config.watermark.to_string(),
-            expected: "0 or more, below 1",
-        });
-    }
-    Ok(())
-}
-
-fn check_features(config: &EngineConfig) -> Result<(), EngineConfigError> {
-    match config.version {
-        VersionProfile::V0_32 => {}
-    }
-    let (feature, expected) = match (config.speculation, config.kv_groups.as_slice()) {
-        (Some(_), _) => ("speculative decoding", "no speculation"),
-        (None, [KvGroup::Full]) => return Ok(()),
-        (None, [KvGroup::SlidingWindow { .. }]) => {
-            ("sliding-window attention", "one full-attention KV group")
-        }
-        (None, [KvGroup::Mamba { .. }]) => ("Mamba state", "one full-attention KV group"),
-        (None, []) => ("an engine without KV groups", "one full-attention KV group"),
-        (None, [_, ..]) => ("a hybrid of KV groups", "one full-attention KV group"),
-    };
-    Err(EngineConfigError::Unsupported { feature, expected })
 }
