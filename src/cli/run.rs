@@ -14,8 +14,7 @@ use crate::cli::folder::RunFolder;
 use crate::cli::input::{self, Overrides};
 use crate::cli::progress::{Goal, Progress, Share};
 use crate::cli::run_files::{self, ReplicationFiles};
-use crate::engine::record::TraceDetail;
-use crate::engine::reference::ReferenceReplica;
+use crate::engine::fast::FastReplica;
 use crate::report::format::figure;
 use crate::report::terminal::render;
 use crate::report::trend::WaitTrend;
@@ -28,7 +27,7 @@ use crate::workload::open_load;
 use crate::workload::spec::TrafficSpec;
 
 /// The engine that answers `run`.
-type Engine = ReferenceReplica;
+type Engine = FastReplica;
 
 /// Runs a scenario.
 ///
@@ -119,9 +118,7 @@ fn replication(
         share.update(at.now, at.ended);
         ControlFlow::Continue(())
     };
-    let make = |pool: &PoolConfig| {
-        Engine::new(pool.engine.clone(), pool.step_time.clone(), TraceDetail::Off)
-    };
+    let make = |pool: &PoolConfig| Engine::new(pool.engine.clone(), pool.step_time.clone());
     let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
     let files = observer.rows.map(run_files::finish).transpose()?.unwrap_or_default();
     Ok((RunOutcome { result, trend: observer.trend }, files))

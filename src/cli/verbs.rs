@@ -188,7 +188,7 @@ fn column_widths(listing: &Listing, screen: usize) -> Vec<usize> {
 /// When a case cannot be found or read.
 pub fn conform(args: &ConformArgs, console: Console) -> Result<Exit> {
     let report = conform::command(args)?;
-    let answer = if console.json { pretty(&report.to_json())? } else { report.to_string() };
+    let answer = if console.json { pretty(&report.to_json())? } else { format!("{report}\n") };
     console.answer(&answer)?;
     Ok(if report.diverged() == 0 { Exit::Answered } else { Exit::TargetsMissed })
 }

@@ -8,7 +8,7 @@ pub mod drive;
 pub mod files;
 pub mod trace;
 
-use crate::engine::config::{EngineConfigError, VersionProfile};
+use crate::engine::config::VersionProfile;
 use crate::engine::fast::{FastReplica, Merging};
 use crate::engine::record::TraceDetail;
 use crate::engine::reference::ReferenceReplica;

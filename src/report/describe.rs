@@ -1,7 +1,7 @@
 //! What was asked, in one line each: fleet, router, traffic, method. Plain sentences for the head
 //! of the terminal summary. Knows configurations only.
 
-use crate::report::format::{count, plain, span};
+use crate::report::format::{count, figure, plain, span};
 use crate::router::RouterConfig;
 use crate::sim::config::{PoolConfig, SimConfig};
 use crate::workload::spec::{ArrivalSpec, BodySpec, LengthSpec, TraceFormat, TrafficSpec};
@@ -75,7 +75,7 @@ fn rate(arrivals: &ArrivalSpec) -> String {
                 "rate curve of {} windows of {}, peak {} req/s",
                 rates_rps.len(),
                 span(*window),
-                plain(top)
+                figure(top)
             )
         }
     }
