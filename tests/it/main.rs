@@ -1,6 +1,7 @@
 //! Integration tests, one binary.
 
 mod architecture;
+mod calibration;
 mod cli;
 mod conform;
 mod engines;

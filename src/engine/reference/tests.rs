@@ -2,7 +2,9 @@
 //! its decisions are vLLM's is tested against recorded schedules in the integration tests.
 
 use super::*;
-use crate::engine::config::{SchedulingPolicy, Speculation, SpeculativeMethod};
+use crate::engine::config::{
+    KvGroup, SchedulingPolicy, Speculation, SpeculativeMethod, VersionProfile,
+};
 use crate::engine::record::EngineRecord;
 use crate::engine::request::{Prompt, StreamId};
 use crate::latency::Coefficients;
