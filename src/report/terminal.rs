@@ -205,16 +205,22 @@ fn push_table(out: &mut String, title: &str, table: &Table, screen: Screen) {
     out.push('\n');
 }
 
+/// A unit and how many of it make a second.
+const SECONDS: (&str, f64) = ("s", 1.0);
+const MILLISECONDS: (&str, f64) = ("ms", 1000.0);
+
+/// Milliseconds, until times grow so long that nobody would read them so.
+fn unit_for(longest_s: Option<f64>) -> (&'static str, f64) {
+    if longest_s.is_some_and(|s| s >= 100.0) { SECONDS } else { MILLISECONDS }
+}
+
 fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
     let header = ["", "n", "mean", "p50", "p90", "p95", "p99", "max"];
     let mut rows = table(screen, &header, 2);
     for (name, stats) in summary.latency_s.named() {
         // Practice: E2E in seconds, everything else in milliseconds.
-        let (label, scale) = match name {
-            "e2e" => ("E2E, s".to_owned(), 1.0),
-            other => (format!("{}, ms", other.to_uppercase()), 1000.0),
-        };
-        let mut cells = vec![label, count(stats.n)];
+        let (unit, scale) = if name == "e2e" { SECONDS } else { unit_for(stats.max) };
+        let mut cells = vec![format!("{}, {unit}", name.to_uppercase()), count(stats.n)];
         cells.extend(stats.named().map(|(_, value)| maybe(value.map(|v| v * scale))));
         rows.add_row(Row::from(cells));
     }
@@ -223,13 +229,17 @@ fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
 
 fn breakdown(out: &mut String, summary: &Summary, screen: Screen) {
     let e2e_mean = summary.latency_s.e2e.mean.filter(|&mean| mean > 0.0);
-    let header = ["", "share", "mean, ms", "p50", "p95", "p99", "max"];
+    let parts = summary.breakdown_s.named();
+    let longest = parts.iter().filter_map(|(_, stats)| stats.max).reduce(f64::max);
+    let (unit, scale) = unit_for(longest);
+    let mean_in = format!("mean, {unit}");
+    let header = ["", "share", &mean_in, "p50", "p95", "p99", "max"];
     let mut rows = table(screen, &header, 2);
-    for (name, stats) in summary.breakdown_s.named() {
+    for (name, stats) in parts {
         let Stats { mean, p50, p95, p99, max, .. } = stats;
         let share = mean.zip(e2e_mean).map(|(part, whole)| part / whole);
         let mut cells = vec![name.replace('_', " "), percent(share)];
-        cells.extend([mean, p50, p95, p99, max].map(|s| maybe(s.map(|s| s * 1000.0))));
+        cells.extend([mean, p50, p95, p99, max].map(|s| maybe(s.map(|s| s * scale))));
         rows.add_row(Row::from(cells));
     }
     push_table(out, "Where the time of a request goes", &rows, screen);

@@ -391,6 +391,9 @@ pub fn warnings(
     // One replication may grow by chance; most of them do not.
     if growth.clone().count() * 2 > outcomes.len() {
         found.extend(growth.take(1).map(Warning::QueueGrowing));
+    } else {
+        // No warm-up is long enough for a queue that grows.
+        of_warm_up(scenario, figures, &mut found);
     }
     of_samples(scenario, outcomes, figures, &mut found);
     of_pools(figures, &mut found);
@@ -479,7 +482,11 @@ fn of_samples(
     if !small.is_empty() {
         found.push(Warning::SmallSample { figures: small, more });
     }
-    let open = !matches!(&scenario.traffic, TrafficSpec::Closed { .. });
+}
+
+fn of_warm_up(scenario: &Scenario, figures: &Figures, found: &mut Vec<Warning>) {
+    // Closed loops start as benchmark clients do.
+    let open = !matches!(scenario.traffic, TrafficSpec::Closed { .. });
     let warm_up_s = scenario.config.warm_up.seconds();
     if let Some(e2e_mean_s) = figures.latency_s.e2e.mean
         && open
