@@ -1,7 +1,7 @@
 //! The serving engine: vLLM V1's scheduler and KV cache as a pure state machine over steps. It
 //! owns scheduling, the KV pool and the clock of its own steps; its caller owns simulated time,
 //! arrivals, routing and everything outside one serving process. Two engines make the same
-//! decisions: [`reference`] walks every step and token by the rules as written, [`fast`] merges
+//! decisions: [`mod@reference`] walks every step and token by the rules as written, [`fast`] merges
 //! stretches of unchanged decode. May know `units` and `latency`; knows nothing of scenarios,
 //! traces, routers or metrics.
 

@@ -37,6 +37,8 @@ pub enum Cause {
     Bootstrap = 12,
     /// Starting points of a fit.
     Fit = 13,
+    /// Seeds of replications after the first.
+    Replications = 14,
 }
 
 /// Opens the key of every stream; a change of the key layout must change it.

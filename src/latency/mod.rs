@@ -81,7 +81,8 @@ pub enum LatencyError {
     },
     /// The table does not rise.
     #[error(
-        "point {index} of `tokens_table` does not rise: tokens must increase, seconds must not decrease"
+        "point {index} of `tokens_table` does not rise: tokens must increase, seconds must not \
+         decrease"
     )]
     TableNotRising {
         /// Which point, from 0.
@@ -165,7 +166,8 @@ impl StepTimeModel {
         }))
     }
 
-    /// `fixed + per_token · tokens + per_seq · sequences`, exactly: the clock of recorded schedules.
+    /// `fixed + per_token · tokens + per_seq · sequences`, exactly: the clock of recorded
+    /// schedules.
     ///
     /// # Errors
     /// When a coefficient is too large for the clock.

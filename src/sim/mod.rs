@@ -17,6 +17,7 @@ pub mod config;
 mod endpoint;
 mod event;
 mod in_flight;
+pub mod replication;
 pub mod result;
 mod run_loop;
 mod tally;

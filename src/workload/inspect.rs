@@ -322,7 +322,8 @@ impl Bins {
     fn dispersion(&self) -> Option<f64> {
         let n = self.counts.len() as f64;
         let mean = ratio(self.counts.iter().map(|&count| f64::from(count)).sum(), n)?;
-        let squares: f64 = self.counts.iter().map(|&count| (f64::from(count) - mean).powi(2)).sum();
+        let deviation = |&count: &u32| f64::from(count) - mean;
+        let squares: f64 = self.counts.iter().map(deviation).map(|d| d * d).sum();
         (n > 1.0).then(|| squares / (n - 1.0) / mean)
     }
 }

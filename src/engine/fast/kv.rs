@@ -154,7 +154,8 @@ impl KvPool {
         self.evicted
     }
 
-    /// Takes `count` blocks from the front of the free queue; the caller has checked [`Self::free`].
+    /// Takes `count` blocks from the front of the free queue; the caller has checked
+    /// [`Self::free`].
     #[inline]
     pub fn take(&mut self, count: u32) {
         if count <= self.anonymous {

@@ -1,0 +1,69 @@
+//! Did the run stay where its profiles may be believed? The scenario room judges what the traffic
+//! says beforehand; here the load that came of it is judged too.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::figures::{Figures, PoolFigures};
+use crate::report::format::figure;
+use crate::scenario::{Region, Scenario};
+
+/// A profile as an answer names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileFigures {
+    /// Its name.
+    pub name: String,
+    /// Hash of its file, in hexadecimal.
+    pub sha256: String,
+    /// Traffic and load stayed within the region on which it was fitted, as far as it names one.
+    pub in_calibrated_range: bool,
+}
+
+/// Every profile in use.
+#[must_use]
+pub fn profile_figures(scenario: &Scenario, figures: &Figures) -> Vec<ProfileFigures> {
+    let departures = departures(scenario, figures);
+    let one = |in_use: &crate::scenario::ProfileUse| {
+        let name = in_use.profile.name.clone();
+        let left = departures.iter().any(|(profile, _)| *profile == name);
+        ProfileFigures {
+            sha256: in_use.profile.sha256.clone(),
+            in_calibrated_range: in_use.in_calibrated_range && !left,
+            name,
+        }
+    };
+    scenario.profiles.iter().map(one).collect()
+}
+
+/// Profiles whose region the load of the run left, and in which figures.
+#[must_use]
+pub fn departures(scenario: &Scenario, figures: &Figures) -> Vec<(String, Vec<String>)> {
+    let of_profile = |in_use: &crate::scenario::ProfileUse| {
+        let profile = &in_use.profile;
+        let users = (scenario.pools.iter().zip(&figures.pools))
+            .filter(|(setup, _)| setup.profile.as_deref() == Some(profile.name.as_str()));
+        let by: Vec<String> = users.flat_map(|(_, pool)| outside(&profile.region, pool)).collect();
+        (profile.name.clone(), by)
+    };
+    scenario.profiles.iter().map(of_profile).filter(|(_, by)| !by.is_empty()).collect()
+}
+
+/// Batches may not grow beyond those measured, nor stay below them on average; KV usage may not
+/// rise above what was seen.
+fn outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
+    let mut by = Vec::new();
+    if let Some([low, high]) = region.concurrency {
+        let most = f64::from(pool.running_max);
+        if most > high {
+            by.push(format!("up to {} requests running, fitted to {}", figure(most), figure(high)));
+        }
+        if let Some(mean) = pool.batch_mean.filter(|&mean| mean < low) {
+            by.push(format!("{} in a batch, fitted from {} on", figure(mean), figure(low)));
+        }
+    }
+    if let (Some([_, high]), Some(most)) = (region.kv_usage, pool.kv.usage_max)
+        && most > high
+    {
+        by.push(format!("KV usage up to {}, fitted to {}", figure(most), figure(high)));
+    }
+    by
+}
