@@ -186,16 +186,16 @@ pub fn profile(profile: &Profile) -> Page {
     for source in &profile.sources {
         line(&mut text, "source", &format!("{} ({})", source.title, source.r#where));
     }
-    let mean_error = |held_out: bool| {
+    let mean_error = |fitted: bool| {
         let errors: Vec<f64> = (profile.points.iter())
-            .filter(|point| point.held_out == held_out)
+            .filter(|point| point.fitted == fitted)
             .map(|point| point.error_pct.abs())
             .collect();
         (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     };
-    for (what, held_out) in [("fitted", false), ("held-out", true)] {
-        let n = profile.points.iter().filter(|point| point.held_out == held_out).count();
-        if let Some(error) = mean_error(held_out) {
+    for (what, fitted) in [("fitted", true), ("held-out", false)] {
+        let n = profile.points.iter().filter(|point| point.fitted == fitted).count();
+        if let Some(error) = mean_error(fitted) {
             let error = format!("{} % mean absolute over {n} {what} points", figure(error));
             line(&mut text, "error", &error);
         }
@@ -205,7 +205,7 @@ pub fn profile(profile: &Profile) -> Page {
             json!({
                 "source": point.source, "what": point.what, "metric": point.metric,
                 "unit": point.unit, "measured": point.measured, "predicted": point.predicted,
-                "error_pct": point.error_pct, "held_out": point.held_out,
+                "error_pct": point.error_pct, "fitted": point.fitted,
             })
         })
         .collect();
@@ -218,7 +218,7 @@ pub fn profile(profile: &Profile) -> Page {
             "concurrency": concurrency, "input_tokens": input_tokens,
             "output_tokens": output_tokens, "kv_usage": kv_usage,
         },
-        "error_pct": { "fitted": mean_error(false), "held_out": mean_error(true) },
+        "error_pct": { "fitted": mean_error(true), "held_out": mean_error(false) },
         "points": points,
     });
     Page { text, json }

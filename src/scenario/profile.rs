@@ -94,8 +94,8 @@ pub struct ProfilePoint {
     pub unit: String,
     /// 100·(predicted/measured − 1).
     pub error_pct: f64,
-    /// The fit never saw it.
-    pub held_out: bool,
+    /// The fit saw it; false for a figure that was held back.
+    pub fitted: bool,
 }
 
 /// Reads and checks the text of a profile; `file` names it in messages.
@@ -332,7 +332,10 @@ fn read_point(r: &mut Reader<'_>) -> Option<ProfilePoint> {
     let (measured, predicted) = (figure("measured"), figure("predicted"));
     let error_pct = figure("error_pct");
     let metric = r.text("metric").map(|found| found.value.to_owned());
-    let held_out = r.boolean("held_out").unwrap_or(false);
+    if !r.has("fitted") {
+        r.missing("fitted", "fitted = true");
+    }
+    let fitted = r.boolean("fitted");
     Some(ProfilePoint {
         source: source?,
         what: what?,
@@ -341,7 +344,7 @@ fn read_point(r: &mut Reader<'_>) -> Option<ProfilePoint> {
         predicted: predicted?,
         unit: unit?,
         error_pct: error_pct?,
-        held_out,
+        fitted: fitted?,
     })
 }
 

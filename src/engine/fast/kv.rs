@@ -485,30 +485,8 @@ impl KvPool {
             self.pieces[next as usize].prev = prev;
         }
     }
-
-    /// Checks the books; O(pieces). For tests.
-    #[cfg(test)]
-    pub fn audit(&self) {
-        let mut queued = 0;
-        let mut at = self.head;
-        let mut before = NONE;
-        while at != NONE {
-            let p = &self.pieces[at as usize];
-            assert_eq!(p.prev, before);
-            assert_eq!(p.refs, 0, "a held piece in the free queue");
-            assert!(p.lo < p.hi);
-            queued += p.hi - p.lo;
-            before = at;
-            at = p.next;
-        }
-        assert_eq!(self.tail, before);
-        assert_eq!(queued, self.hashed);
-        assert!(self.free() <= self.usable);
-    }
-
-    /// Nodes and pieces alive. For tests.
-    #[cfg(test)]
-    pub fn alive(&self) -> (usize, usize) {
-        (self.nodes.len() - self.node_free.len(), self.pieces.len() - self.piece_free.len())
-    }
 }
+
+#[cfg(test)]
+#[path = "kv_tests.rs"]
+mod tests;
