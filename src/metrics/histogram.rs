@@ -74,6 +74,12 @@ impl LatencyHistogram {
     /// Records one sample.
     #[inline]
     pub fn record(&mut self, value: Span) {
+        if value.0 == 0 {
+            // Most waits for blocks and most losses to preemption.
+            self.reach(0);
+            self.counts[0] += 1;
+            return;
+        }
         let index = bucket_of(value.0 / PS_PER_US);
         self.reach(index);
         self.counts[index] += 1;
@@ -88,6 +94,9 @@ impl LatencyHistogram {
     /// bucket by bucket.
     #[inline]
     pub fn record_progression(&mut self, first: Fix, increment: Fix, steps: u64, times: u64) {
+        if steps == 1 {
+            return self.record_fix(first, times);
+        }
         if times == 0 || steps == 0 {
             return;
         }
