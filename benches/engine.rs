@@ -182,18 +182,28 @@ fn steps(c: &mut Criterion) {
 fn prefix_cache(c: &mut Criterion) {
     let mut group = c.benchmark_group("prompt_of_1040");
     group.throughput(Throughput::Elements(1));
-    let mut one_at_a_time = |name: &str, config: EngineConfig, prompt: fn(RequestId) -> Prompt| {
+    let mut one_at_a_time = |name: &str, caching, prompt: fn(RequestId) -> Prompt, does| {
         group.bench_function(name, |b| {
-            let mut bench = Bench::new(fast(config.clone()));
+            let mut bench = Bench::new(fast(config(4097, caching)));
             // Fills the pool, so that what is measured is the steady state.
-            bench.wave(256, prompt, 1);
+            for _ in 0..32 {
+                bench.wave(256, prompt, 1);
+            }
+            let before = bench.replica.totals();
             b.iter(|| bench.wave(1, prompt, 1));
+            let after = bench.replica.totals();
+            let seen = (
+                after.prefix_hits > before.prefix_hits,
+                after.evicted_blocks > before.evicted_blocks,
+            );
+            assert_eq!(seen, does, "{name}");
         });
     };
     let unshared: fn(RequestId) -> Prompt = |id| Prompt::single(StreamId::own(id), 1040);
-    one_at_a_time("caching_off", config(4097, false), unshared);
-    one_at_a_time("hit", config(4097, true), shared);
-    one_at_a_time("eviction", config(4097, true), unshared);
+    // What must be seen: hits, evictions.
+    one_at_a_time("caching_off", false, unshared, (false, false));
+    one_at_a_time("hit", true, shared, (true, true));
+    one_at_a_time("eviction", true, unshared, (false, true));
     group.finish();
 }
 
