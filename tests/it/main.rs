@@ -12,4 +12,5 @@ mod report;
 mod scenario;
 mod servers;
 mod sim;
+mod speed_workloads;
 mod workload;
