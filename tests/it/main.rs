@@ -11,5 +11,6 @@ mod queueing;
 mod report;
 mod scenario;
 mod servers;
+mod shipped;
 mod sim;
 mod workload;
