@@ -90,9 +90,13 @@ pub enum LatencyError {
     },
 }
 
-/// Step-time model with integer coefficients (units of 2^-20 ps).
-#[derive(Clone, PartialEq, Eq)]
-pub struct StepTimeModel {
+/// Step-time model with integer coefficients (units of 2^-20 ps). Copies share one body, so that a
+/// large fleet reads the same few lines of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepTimeModel(Arc<Model>);
+
+#[derive(PartialEq, Eq)]
+struct Model {
     fixed: u128,
     table: Vec<(u32, u128)>,
     prefill_token: u64,
@@ -102,16 +106,16 @@ pub struct StepTimeModel {
     attention: u64,
     graph_sizes: Vec<u32>,
     /// `decode_cost` by number of sequences, for the usual batch sizes.
-    by_decode_seqs: Arc<[u128]>,
+    by_decode_seqs: Vec<u128>,
 }
 
 /// Batch sizes whose decode cost is kept at hand.
 const USUAL_SEQS: u32 = 1024;
 
-impl std::fmt::Debug for StepTimeModel {
+impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // What is kept at hand follows from the rest.
-        f.debug_struct("StepTimeModel")
+        f.debug_struct("Model")
             .field("fixed", &self.fixed)
             .field("table", &self.table)
             .field("prefill_token", &self.prefill_token)
@@ -153,7 +157,7 @@ impl StepTimeModel {
             }
             table.push((point.tokens, cost));
         }
-        Ok(Self::with_costs_at_hand(Self {
+        Ok(Self::of(Model {
             fixed: fixed_point("fixed_s", c.fixed_s)?,
             table,
             prefill_token: narrow("per_prefill_token_s", c.per_prefill_token_s)?,
@@ -162,7 +166,7 @@ impl StepTimeModel {
             kv_token: narrow("per_kv_token_s", c.per_kv_token_s)?,
             attention: narrow("per_prefill_attention_s", c.per_prefill_attention_s)?,
             graph_sizes: c.graph_sizes.clone(),
-            by_decode_seqs: Arc::from([]),
+            by_decode_seqs: Vec::new(),
         }))
     }
 
@@ -176,7 +180,7 @@ impl StepTimeModel {
             u64::try_from(Fix::from_span(span).0)
                 .map_err(|_| LatencyError::BadCoefficient { key, value: span.seconds() })
         };
-        Ok(Self::with_costs_at_hand(Self {
+        Ok(Self::of(Model {
             fixed: Fix::from_span(fixed).0,
             table: Vec::new(),
             prefill_token: narrow("per_token", per_token)?,
@@ -186,15 +190,56 @@ impl StepTimeModel {
             kv_token: 0,
             attention: 0,
             graph_sizes: Vec::new(),
-            by_decode_seqs: Arc::from([]),
+            by_decode_seqs: Vec::new(),
         }))
     }
 
-    fn with_costs_at_hand(mut self) -> Self {
-        self.by_decode_seqs = (0..=USUAL_SEQS).map(|n| self.decode_cost(n)).collect();
-        self
+    fn of(mut model: Model) -> Self {
+        model.by_decode_seqs = (0..=USUAL_SEQS).map(|n| model.decode_cost(n)).collect();
+        Self(Arc::new(model))
     }
 
+    /// Duration of a step. A step of no tokens takes no time.
+    #[must_use]
+    pub fn step(&self, shape: &StepShape) -> Fix {
+        if shape.tokens() == 0 {
+            return Fix::ZERO;
+        }
+        let tokens = if shape.prefill_tokens == 0 {
+            self.0.padded(shape.decode_seqs)
+        } else {
+            shape.tokens()
+        };
+        Fix(self.0.fixed
+            + self.0.table_cost(tokens)
+            + u128::from(self.0.prefill_token) * u128::from(shape.prefill_tokens)
+            + u128::from(self.0.prefill_seq) * u128::from(shape.prefill_seqs)
+            + u128::from(self.0.decode_seq) * u128::from(shape.decode_seqs)
+            + u128::from(self.0.kv_token) * u128::from(shape.decode_context)
+            + u128::from(self.0.attention) * u128::from(shape.prefill_attention))
+    }
+
+    /// Duration of a decode-only step of `decode_seqs` members that attend to `context` KV tokens;
+    /// the same as [`Self::step`] of that shape.
+    #[must_use]
+    #[inline]
+    pub fn decode_step(&self, decode_seqs: u32, context: u64) -> Fix {
+        let by_seqs = match self.0.by_decode_seqs.get(decode_seqs as usize) {
+            Some(&cost) => cost,
+            None => self.0.decode_cost(decode_seqs),
+        };
+        Fix(by_seqs + u128::from(self.0.kv_token) * u128::from(context))
+    }
+
+    /// By how much each decode-only step of `decode_seqs` unchanged members outlasts the one
+    /// before: every member attends to one token more.
+    #[must_use]
+    pub fn decode_increment(&self, decode_seqs: u32) -> Fix {
+        Fix(u128::from(self.0.kv_token) * u128::from(decode_seqs))
+    }
+}
+
+impl Model {
     /// Cost of `tokens` scheduled tokens by the table.
     fn table_cost(&self, tokens: u32) -> u128 {
         let after = self.table.partition_point(|&(t, _)| t <= tokens);
@@ -217,47 +262,11 @@ impl StepTimeModel {
         self.graph_sizes.get(at).copied().unwrap_or(decode_seqs)
     }
 
-    /// Duration of a step. A step of no tokens takes no time.
-    #[must_use]
-    pub fn step(&self, shape: &StepShape) -> Fix {
-        if shape.tokens() == 0 {
-            return Fix::ZERO;
-        }
-        let tokens =
-            if shape.prefill_tokens == 0 { self.padded(shape.decode_seqs) } else { shape.tokens() };
-        Fix(self.fixed
-            + self.table_cost(tokens)
-            + u128::from(self.prefill_token) * u128::from(shape.prefill_tokens)
-            + u128::from(self.prefill_seq) * u128::from(shape.prefill_seqs)
-            + u128::from(self.decode_seq) * u128::from(shape.decode_seqs)
-            + u128::from(self.kv_token) * u128::from(shape.decode_context)
-            + u128::from(self.attention) * u128::from(shape.prefill_attention))
-    }
-
-    /// Duration of a decode-only step of `decode_seqs` members that attend to `context` KV tokens;
-    /// the same as [`Self::step`] of that shape.
-    #[must_use]
-    #[inline]
-    pub fn decode_step(&self, decode_seqs: u32, context: u64) -> Fix {
-        let by_seqs = match self.by_decode_seqs.get(decode_seqs as usize) {
-            Some(&cost) => cost,
-            None => self.decode_cost(decode_seqs),
-        };
-        Fix(by_seqs + u128::from(self.kv_token) * u128::from(context))
-    }
-
     /// The part of a decode-only step that its members' number decides.
     fn decode_cost(&self, decode_seqs: u32) -> u128 {
         self.fixed
             + self.table_cost(self.padded(decode_seqs))
             + u128::from(self.decode_seq) * u128::from(decode_seqs)
-    }
-
-    /// By how much each decode-only step of `decode_seqs` unchanged members outlasts the one
-    /// before: every member attends to one token more.
-    #[must_use]
-    pub fn decode_increment(&self, decode_seqs: u32) -> Fix {
-        Fix(u128::from(self.kv_token) * u128::from(decode_seqs))
     }
 }
 
@@ -311,12 +320,12 @@ mod tests {
     #[test]
     fn the_table_interpolates_holds_below_and_extends_above() {
         let m = model();
-        let at = |n| m.table_cost(n);
+        let at = |n| m.0.table_cost(n);
         assert_eq!(at(1), at(10));
         assert_eq!(at(15) * 2, at(10) + at(20));
         assert_eq!(at(30), at(20) + (at(20) - at(10)));
-        assert_eq!(m.padded(9), 16);
-        assert_eq!(m.padded(17), 17);
+        assert_eq!(m.0.padded(9), 16);
+        assert_eq!(m.0.padded(17), 17);
     }
 
     #[test]

@@ -204,7 +204,9 @@ impl<'a, Rec: Recorder> Tally<'a, Rec> {
         if self.rows.is_empty() {
             return;
         }
-        self.rows.sort_unstable_by_key(|row| row.id);
+        if self.rows.len() > 1 {
+            self.rows.sort_unstable_by_key(|row| row.id);
+        }
         for row in self.rows.drain(..) {
             self.recorder.request(&row);
         }

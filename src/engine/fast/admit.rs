@@ -129,7 +129,7 @@ impl FastReplica {
         if !resumed {
             slot.cached = hit;
             slot.first_scheduled = call.now;
-            slot.kv_wait = blocked - slot.kv_wait_at_enqueue;
+            slot.kv_wait = blocked - slot.kv_wait;
         }
         if looked_up {
             let (queries, hits) = if resumed {

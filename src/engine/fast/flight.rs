@@ -105,8 +105,9 @@ impl Flight {
             draining: std::mem::take(&mut oldest.draining),
             ..*oldest
         };
-        self.first = (self.first + 1) & 1;
         self.len -= 1;
+        // With nothing left the same place serves again: it is at hand.
+        self.first = if self.len == 0 { 0 } else { (self.first + 1) & 1 };
         Some(batch)
     }
 
@@ -115,8 +116,7 @@ impl Flight {
     pub fn keep(&mut self, mut batch: Batch) {
         batch.entries.clear();
         batch.draining.clear();
-        let place = &mut self.batches[(self.first + 1) & 1];
-        // With one batch left the vacated place is the other one; with none either will do.
+        let place = &mut self.batches[(self.first + self.len) & 1];
         debug_assert!(place.entries.is_empty() && place.draining.is_empty());
         place.entries = batch.entries;
         place.draining = batch.draining;

@@ -18,7 +18,7 @@ mod slots;
 mod stretch;
 mod trace;
 
-use crate::engine::config::{EngineConfig, EngineConfigError};
+use crate::engine::config::{EngineConfig, EngineConfigError, SchedulingPolicy};
 use crate::engine::record::{EngineTotals, ReplicaState, RequestTrace, StepRecord, TraceDetail};
 use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
 use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
@@ -111,7 +111,7 @@ impl FastReplica {
             budget: config.token_budget().min(config.max_num_batched_tokens),
             max_running: config.max_running(),
             watermark: config.watermark_blocks(),
-            slots: Slots::default(),
+            slots: Slots::new(config.policy == SchedulingPolicy::Priority),
             waiting: WaitingQueue::new(config.policy),
             running: Vec::new(),
             running_live: 0,
@@ -319,9 +319,8 @@ impl Replica for FastReplica {
     fn enqueue<S: EngineSink>(&mut self, now: SimTime, request: EngineRequest, _: &mut S) {
         let room = self.config.max_model_len.saturating_sub(request.prompt.len());
         assert!(room > 0 && !request.prompt.is_empty(), "the caller refuses what cannot be served");
-        let index = self.slots.insert(now, &request, request.max_tokens.clamp(1, room));
-        let blocked = self.blocked_until(now);
-        self.slots[index].kv_wait_at_enqueue = blocked;
+        let out = request.max_tokens.clamp(1, room);
+        let index = self.slots.insert(now, self.blocked_until(now), &request, out);
         if self.config.enable_prefix_caching {
             self.trace_path(index, request.prompt.segments());
         }

@@ -135,9 +135,13 @@ impl FastReplica {
                 });
             }
         } else if slot.measured {
-            sink.inter_token(1, Fix(batch.end.0 - slot.last_token.0), Fix::ZERO, 1);
+            let last = self.slots.lost(entry.slot).last_token;
+            sink.inter_token(1, Fix(batch.end.0 - last.0), Fix::ZERO, 1);
         }
-        slot.last_token = batch.end;
+        if !joined {
+            self.slots.lost(entry.slot).last_token = batch.end;
+        }
+        let slot = &self.slots[entry.slot];
         if slot.preemptions > 0 {
             let lost = self.slots.lost(entry.slot);
             if waiting && first {
@@ -267,7 +271,7 @@ impl FastReplica {
         let slot = &self.slots[index];
         let kv_wait = match some(slot.first_scheduled) {
             Some(_) => slot.kv_wait,
-            None => self.blocked_until(now) - slot.kv_wait_at_enqueue,
+            None => self.blocked_until(now) - slot.kv_wait,
         };
         EngineRecord {
             id: slot.id,

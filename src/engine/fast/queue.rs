@@ -121,8 +121,8 @@ impl WaitingQueue {
 }
 
 fn rank(slots: &Slots, index: u32) -> Rank {
-    let slot = &slots[index];
-    Rank { priority: slot.priority, arrival: slot.arrival, text: as_text(slot.id), slot: index }
+    let (priority, arrival) = slots.rank(index);
+    Rank { priority, arrival, text: as_text(slots[index].id), slot: index }
 }
 
 #[cfg(test)]

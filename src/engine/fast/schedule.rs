@@ -265,7 +265,6 @@ impl FastReplica {
         } else {
             slot.standing = Standing::Lockstep;
             slot.base = step - u64::from(slot.computed);
-            slot.joined = step + 1;
             let finish = slot.base + u64::from(slot.last_computed());
             slot.generation = slot.generation.wrapping_add(1);
             let member = Membership { base: slot.base, measured: slot.measured };
@@ -348,8 +347,7 @@ impl FastReplica {
             SchedulingPolicy::Priority => {
                 let mut best = NONE;
                 for &index in self.running.iter().filter(|&&index| index != NONE) {
-                    let key = |i: u32| (self.slots[i].priority, self.slots[i].arrival);
-                    if best == NONE || key(index) > key(best) {
+                    if best == NONE || self.slots.rank(index) > self.slots.rank(best) {
                         best = index;
                     }
                 }
@@ -420,20 +418,18 @@ impl FastReplica {
     pub(super) fn leave_lockstep(&mut self, index: u32) {
         let step = self.lock.step;
         let slot = &mut self.slots[index];
+        let joined = slot.joined();
         let member = Membership { base: slot.base, measured: slot.measured };
         slot.computed = (step - slot.base) as u32;
         slot.generation = slot.generation.wrapping_add(1);
-        if self.last_output_step >= slot.joined {
-            slot.last_token = self.last_output_end;
-        }
+        let measured = u32::from(slot.measured);
         let mut under_way = 0;
         self.flight.for_each(|batch| {
-            if batch.step + 1 >= slot.joined {
-                under_way += 1;
-            }
-            if batch.step >= slot.joined {
+            // In the step before it joined it had an entry of its own.
+            under_way += u32::from(batch.step + 1 >= joined);
+            if batch.step >= joined {
                 batch.members -= 1;
-                batch.measured -= u32::from(slot.measured);
+                batch.measured -= measured;
                 batch.entries.push(Entry {
                     slot: index,
                     tokens: 1,
@@ -445,6 +441,9 @@ impl FastReplica {
         });
         slot.in_flight = under_way;
         slot.outputs = slot.computed + 1 - slot.prompt - under_way;
+        if self.last_output_step + 1 >= joined {
+            self.slots.lost(index).last_token = self.last_output_end;
+        }
         self.lock.leave(member);
     }
 

@@ -21,68 +21,61 @@ pub enum Standing {
     Draining,
 }
 
-/// One request.
+/// One request: what every request needs, in two cache lines.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Slot {
     /// Its number.
     pub id: RequestId,
-    /// Where it stands.
-    pub standing: Standing,
-    /// Reached the endpoint.
-    pub arrival: SimTime,
-    /// Smaller is served first.
-    pub priority: i32,
-    /// Prompt tokens.
-    pub prompt: u32,
-    /// Output tokens it will make: `max_tokens`, cut by `max_model_len`.
-    pub out: u32,
-    /// Does not read the prefix cache.
-    pub skip_cache: bool,
-    /// Counts in latency figures.
-    pub measured: bool,
     /// Admission number: running order.
     pub order: u64,
-    /// Index in the running list.
-    pub place: u32,
-    /// Computed tokens (not kept up while in lockstep).
-    pub computed: u32,
-    /// Outputs received (not kept up while in lockstep).
-    pub outputs: u32,
-    /// Tokens under way: scheduled, output not yet processed (not kept up while in lockstep).
-    pub in_flight: u32,
     /// In lockstep: step number minus computed tokens after that step.
     pub base: u64,
-    /// First step of the lockstep.
-    pub joined: u64,
-    /// Its prompt quotes the output of other requests.
-    pub quotes: bool,
-    /// Tells stale entries of the finish heap.
-    pub generation: u32,
-    /// Blocks with a hash, from the start.
-    pub hashed: u32,
-    /// True once admitted: a later admission is a resumption.
-    pub resumed: bool,
     /// Entered the queue.
     pub enqueued: SimTime,
-    /// The engine's KV-wait counter at that moment.
-    pub kv_wait_at_enqueue: Span,
-    /// KV wait up to first admission.
+    /// Before first admission the engine's KV-wait counter at enqueue; then the wait itself.
     pub kv_wait: Span,
     /// First admission; `NEVER` before it.
     pub first_scheduled: SimTime,
     /// First token received; `NEVER` before it.
     pub first_token: SimTime,
-    /// Exact time of the last token received, when not implied by the lockstep.
-    pub last_token: Fix,
+    /// Index in the running list.
+    pub place: u32,
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Output tokens it will make: `max_tokens`, cut by `max_model_len`.
+    pub out: u32,
+    /// Computed tokens (in lockstep: as they were when it joined).
+    pub computed: u32,
+    /// Outputs received (not kept up while in lockstep).
+    pub outputs: u32,
+    /// Tokens under way: scheduled, output not yet processed (not kept up while in lockstep).
+    pub in_flight: u32,
+    /// Tells stale entries of the finish queue.
+    pub generation: u32,
+    /// Blocks with a hash, from the start.
+    pub hashed: u32,
     /// Cached tokens at first admission.
     pub cached: u32,
     /// Times preempted.
     pub preemptions: u32,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Does not read the prefix cache.
+    pub skip_cache: bool,
+    /// Counts in latency figures.
+    pub measured: bool,
+    /// Its prompt quotes the output of other requests.
+    pub quotes: bool,
+    /// True once admitted: a later admission is a resumption.
+    pub resumed: bool,
 }
 
-/// What only preempted requests need.
+/// What only requests need that were preempted or missed a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Lost {
+    /// Exact time of the last token received, when the lockstep does not imply it.
+    pub last_token: Fix,
     /// Start of the current preempted period.
     pub since: Option<SimTime>,
     /// Preempted time before the first token.
@@ -95,6 +88,7 @@ pub struct Lost {
 
 impl Lost {
     const NOTHING: Self = Self {
+        last_token: Fix::ZERO,
         since: None,
         before_first_token: Span::ZERO,
         after_first_token: Span::ZERO,
@@ -130,33 +124,33 @@ impl Slot {
     fn vacant() -> Self {
         Self {
             id: RequestId(u64::MAX),
-            standing: Standing::Vacant,
-            arrival: SimTime::ZERO,
-            priority: 0,
-            prompt: 0,
-            out: 0,
-            skip_cache: false,
-            measured: false,
             order: 0,
-            place: 0,
-            computed: 0,
-            outputs: 0,
-            in_flight: 0,
             base: 0,
-            joined: 0,
-            quotes: false,
-            generation: 0,
-            hashed: 0,
-            resumed: false,
             enqueued: SimTime::ZERO,
-            kv_wait_at_enqueue: Span::ZERO,
             kv_wait: Span::ZERO,
             first_scheduled: NEVER,
             first_token: NEVER,
-            last_token: Fix::ZERO,
+            place: 0,
+            prompt: 0,
+            out: 0,
+            computed: 0,
+            outputs: 0,
+            in_flight: 0,
+            generation: 0,
+            hashed: 0,
             cached: 0,
             preemptions: 0,
+            standing: Standing::Vacant,
+            skip_cache: false,
+            measured: false,
+            quotes: false,
+            resumed: false,
         }
+    }
+
+    /// First step of the lockstep.
+    pub const fn joined(&self) -> u64 {
+        self.base + self.computed as u64 + 1
     }
 
     /// Tokens known to the scheduler: prompt and received outputs (not in lockstep).
@@ -177,6 +171,10 @@ pub struct Slots {
     // Apart, so that what every request needs stays close together.
     lost: Vec<Lost>,
     chains: Vec<Chain>,
+    /// Priority and arrival at the endpoint.
+    ranks: Vec<(i32, SimTime)>,
+    /// The policy looks at `ranks`.
+    ranked: bool,
     /// Request numbers by slot, for search; `u64::MAX` where vacant or gone.
     ids: Vec<u64>,
     vacant: Vec<u32>,
@@ -184,17 +182,34 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// No requests; `ranked` when the policy looks at priorities.
+    pub fn new(ranked: bool) -> Self {
+        Self { ranked, ..Self::default() }
+    }
+
+    /// Priority and arrival of a request, under a policy that looks at them.
+    pub fn rank(&self, index: u32) -> (i32, SimTime) {
+        self.ranks[index as usize]
+    }
+
     /// Requests that have not left.
     pub const fn live(&self) -> u32 {
         self.live
     }
 
-    /// Stores a request as waiting.
-    pub fn insert(&mut self, now: SimTime, request: &EngineRequest, out: u32) -> u32 {
+    /// Stores a request as waiting; `kv_wait` is the engine's KV-wait counter.
+    pub fn insert(
+        &mut self,
+        now: SimTime,
+        kv_wait: Span,
+        request: &EngineRequest,
+        out: u32,
+    ) -> u32 {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot::vacant());
             self.lost.push(Lost::NOTHING);
             self.chains.push(Chain::default());
+            self.ranks.push((0, SimTime::ZERO));
             self.ids.push(u64::MAX);
             (self.slots.len() - 1) as u32
         });
@@ -202,8 +217,6 @@ impl Slots {
         debug_assert_eq!(slot.standing, Standing::Vacant);
         slot.id = request.id;
         slot.standing = Standing::Waiting;
-        slot.arrival = request.arrival;
-        slot.priority = request.priority;
         slot.prompt = request.prompt.len();
         slot.out = out;
         slot.skip_cache = request.skip_cache;
@@ -215,13 +228,16 @@ impl Slots {
         slot.quotes = request.prompt.segments().iter().any(|s| s.stream.author().is_some());
         slot.resumed = false;
         slot.enqueued = now;
-        slot.kv_wait = Span::ZERO;
+        slot.kv_wait = kv_wait;
         slot.first_scheduled = NEVER;
         slot.first_token = NEVER;
         slot.cached = 0;
         if slot.preemptions > 0 {
             slot.preemptions = 0;
             self.lost[index as usize] = Lost::NOTHING;
+        }
+        if self.ranked {
+            self.ranks[index as usize] = (request.priority, request.arrival);
         }
         self.ids[index as usize] = request.id.0;
         self.live += 1;
@@ -254,7 +270,7 @@ impl Slots {
         self.live -= 1;
     }
 
-    /// What preemption cost the request.
+    /// What is kept of requests that were preempted or missed a step.
     pub fn lost(&mut self, index: u32) -> &mut Lost {
         &mut self.lost[index as usize]
     }
