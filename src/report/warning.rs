@@ -11,7 +11,7 @@ use crate::report::range::departures;
 use crate::report::slo::SloVerdict;
 use crate::report::trend::Growth;
 use crate::scenario::{Advice, Scenario};
-use crate::workload::spec::TrafficSpec;
+use crate::workload::spec::{ArrivalSpec, LengthSpec, TrafficSpec};
 
 /// A percentile p is steady enough from this many samples beyond it on.
 const BEYOND_MIN: u64 = 30;
@@ -90,6 +90,11 @@ pub enum Warning {
         /// What makes more samples.
         more: MoreSamples,
     },
+    /// All replications are one and the same run.
+    ReplicationsAlike {
+        /// How many.
+        runs: u64,
+    },
     /// The fleet starts empty and the figures hardly wait for it to fill.
     ShortWarmUp {
         /// End of warm-up in seconds.
@@ -146,6 +151,8 @@ pub enum Warning {
 pub enum MoreSamples {
     /// Independent replications, this many in all.
     Replications(u64),
+    /// Nothing is drawn: more requests, as another run would be the same.
+    MoreRequests,
     /// A replayed trace is the same each time: more of it.
     MoreOfTheTrace,
 }
@@ -193,6 +200,9 @@ impl MoreSamples {
                 "lengthen the run (`run.horizon` or the number of requests), or run with \
                  `--replications {count}`"
             ),
+            Self::MoreRequests => "raise the number of requests; nothing here is left to chance, \
+                                   so replications would repeat this run"
+                .to_owned(),
             Self::MoreOfTheTrace => {
                 "replay more of the trace, or read these figures as an example".to_owned()
             }
@@ -216,6 +226,7 @@ impl Warning {
             Self::CutByHorizon { .. } => "cut-by-horizon",
             Self::PercentileIsMaximum { .. } => "percentile-is-maximum",
             Self::SmallSample { .. } => "small-sample",
+            Self::ReplicationsAlike { .. } => "replications-alike",
             Self::ShortWarmUp { .. } => "short-warm-up",
             Self::Preemptions { .. } => "preemptions",
             Self::KvNearlyFull { .. } => "kv-nearly-full",
@@ -281,6 +292,10 @@ impl Warning {
             Self::SmallSample { figures, .. } => format!(
                 "fewer than {BEYOND_MIN} samples lie beyond these percentiles: {}",
                 listed(figures)
+            ),
+            Self::ReplicationsAlike { runs } => format!(
+                "all {runs} replications gave the same: nothing in this scenario is left to \
+                 chance, so sample sizes are {runs} times too large and intervals mean nothing"
             ),
             Self::ShortWarmUp { warm_up_s, e2e_mean_s } => format!(
                 "the warm-up of {warm_up_s} s is shorter than three mean requests ({:.1} s): the \
@@ -355,6 +370,9 @@ impl Warning {
             }
             Self::PercentileIsMaximum { more, .. } | Self::SmallSample { more, .. } => {
                 more.advice()
+            }
+            Self::ReplicationsAlike { .. } => {
+                "run it once, or draw lengths or arrivals from a distribution".to_owned()
             }
             Self::ShortWarmUp { e2e_mean_s, .. } => format!(
                 "set the warm-up to {:.0} s or more",
@@ -487,17 +505,35 @@ fn of_samples(
         }
     }
     let more = match &scenario.traffic {
-        TrafficSpec::Open { .. } | TrafficSpec::Closed { .. } => {
-            MoreSamples::Replications(runs_needed)
-        }
         TrafficSpec::Trace(_) => MoreSamples::MoreOfTheTrace,
+        drawn if is_drawn(drawn) => MoreSamples::Replications(runs_needed),
+        TrafficSpec::Open { .. } | TrafficSpec::Closed { .. } => MoreSamples::MoreRequests,
     };
+    if outcomes.len() > 1 && outcomes.iter().all(|other| other.result == outcomes[0].result) {
+        found.push(Warning::ReplicationsAlike { runs });
+    }
     if !is_maximum.is_empty() {
         found.push(Warning::PercentileIsMaximum { figures: is_maximum, more });
     }
     if !small.is_empty() {
         found.push(Warning::SmallSample { figures: small, more });
     }
+}
+
+/// Another seed gives other requests, or the same at other times.
+fn is_drawn(traffic: &TrafficSpec) -> bool {
+    let (timed, bodies) = match traffic {
+        TrafficSpec::Open { arrivals, bodies, .. } => {
+            (!matches!(arrivals, ArrivalSpec::Constant { .. }), bodies)
+        }
+        TrafficSpec::Closed { bodies, .. } => (false, bodies),
+        TrafficSpec::Trace(_) => return false,
+    };
+    let fixed = |length: &LengthSpec| matches!(length, LengthSpec::Fixed(_));
+    timed
+        || !fixed(&bodies.input_tokens)
+        || !fixed(&bodies.output_tokens)
+        || bodies.shared_prefix.is_some()
 }
 
 fn of_warm_up(scenario: &Scenario, figures: &Figures, found: &mut Vec<Warning>) {

@@ -82,11 +82,11 @@ pub(super) fn read(root: &mut Reader<'_>) -> Option<RouterSection> {
 /// All routing policies.
 pub(super) fn list() -> Listing {
     Listing {
-        headers: vec!["router", "parameters", "sends a request to"],
+        headers: vec!["router", "sends a request to", "parameters"],
         rows: POLICIES
             .iter()
             .map(|(name, parameters, what)| {
-                vec![(*name).to_owned(), (*parameters).to_owned(), (*what).to_owned()]
+                vec![(*name).to_owned(), (*what).to_owned(), (*parameters).to_owned()]
             })
             .collect(),
     }

@@ -330,6 +330,14 @@ fn small_samples_are_named_with_the_replications_that_mend_them() {
 }
 
 #[test]
+fn replications_of_one_and_the_same_run_are_told() {
+    let alike = |runs| codes(&summary_of("", runs)).contains(&"replications-alike");
+    assert!(alike(vec![run(500), run(500)]));
+    assert!(!alike(vec![run(500), run(520)]));
+    assert!(!alike(vec![run(500)]));
+}
+
+#[test]
 fn pressure_on_kv_blocks_is_told_once() {
     let mut result = run(3000);
     result.pools[0].engine.used_blocks_max = 1000;
