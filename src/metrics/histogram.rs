@@ -74,6 +74,12 @@ impl LatencyHistogram {
     /// Records one sample.
     #[inline]
     pub fn record(&mut self, value: Span) {
+        if value.0 == 0 {
+            // Most waits for blocks and most losses to preemption.
+            self.reach(0);
+            self.counts[0] += 1;
+            return;
+        }
         let index = bucket_of(value.0 / PS_PER_US);
         self.reach(index);
         self.counts[index] += 1;
@@ -88,6 +94,9 @@ impl LatencyHistogram {
     /// bucket by bucket.
     #[inline]
     pub fn record_progression(&mut self, first: Fix, increment: Fix, steps: u64, times: u64) {
+        if steps == 1 {
+            return self.record_fix(first, times);
+        }
         if times == 0 || steps == 0 {
             return;
         }
@@ -229,6 +238,47 @@ impl LatencyHistogram {
     }
 }
 
+/// Histogram of token counts, in buckets of the same relative width.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LengthHistogram {
+    counts: Vec<u64>,
+}
+
+impl LengthHistogram {
+    /// Counts one length.
+    #[inline]
+    pub fn record(&mut self, tokens: u32) {
+        let index = bucket_of(u64::from(tokens));
+        if index >= self.counts.len() {
+            self.counts.resize(index + 1, 0);
+        }
+        self.counts[index] += 1;
+    }
+
+    /// Adds all lengths of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        if other.counts.len() > self.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+    }
+
+    /// Nearest-rank percentile in tokens, to within a bucket; `None` without samples.
+    #[must_use]
+    pub fn percentile(&self, share: f64) -> Option<u64> {
+        let n: u64 = self.counts.iter().sum();
+        let rank = ((share * n as f64).ceil() as u64).clamp(1, n.max(1));
+        let mut seen = 0;
+        let reached = |&(_, count): &(usize, &u64)| {
+            seen += count;
+            seen >= rank
+        };
+        self.counts.iter().enumerate().find(reached).map(|(index, _)| bucket_top(index))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +352,21 @@ mod tests {
             spans.record(Span(ps));
             fixes.record_fix(Fix::from_span(Span(ps)), 1);
             prop_assert_eq!(spans, fixes);
+        }
+    }
+
+    #[test]
+    fn lengths_come_back_by_rank() {
+        let mut lengths = LengthHistogram::default();
+        assert_eq!(lengths.percentile(0.5), None);
+        for tokens in 1..=100 {
+            lengths.record(tokens);
+        }
+        let mut twice = lengths.clone();
+        twice.merge(&lengths);
+        for share in [0.05, 0.5, 0.95, 1.0] {
+            assert_eq!(lengths.percentile(share), Some((share * 100.0) as u64));
+            assert_eq!(twice.percentile(share), lengths.percentile(share));
         }
     }
 

@@ -2,4 +2,4 @@
 
 mod histogram;
 
-pub use histogram::LatencyHistogram;
+pub use histogram::{LatencyHistogram, LengthHistogram};

@@ -6,7 +6,7 @@ use crate::router::RouterConfig;
 use crate::sim::config::{PoolConfig, SimConfig};
 use crate::workload::spec::{ArrivalSpec, BodySpec, LengthSpec, TraceFormat, TrafficSpec};
 
-/// The fleet: `2 × ml.p5.48xlarge, 8 replicas each`, pools joined by plus signs, and the router.
+/// The fleet: `2 × ml.p5.48xlarge with 8 replicas each`, pools joined by plus signs; the router.
 #[must_use]
 pub fn fleet(config: &SimConfig) -> String {
     let pools: Vec<String> = config.pools.iter().map(pool).collect();
@@ -18,7 +18,8 @@ fn pool(pool: &PoolConfig) -> String {
         1 => "1 replica".to_owned(),
         n => format!("{n} replicas"),
     };
-    format!("{} × {}, {each} each", pool.instances, pool.instance_type)
+    let every = if pool.instances == 1 { "" } else { " each" };
+    format!("{} × {} with {each}{every}", pool.instances, pool.instance_type)
 }
 
 fn router(router: &RouterConfig) -> &'static str {
@@ -40,7 +41,8 @@ pub fn traffic(traffic: &TrafficSpec) -> String {
             format!("{}{limit}; {}", rate(arrivals), lengths(bodies))
         }
         TrafficSpec::Closed { concurrency, requests, bodies, .. } => format!(
-            "closed loop of {concurrency}, {} requests; {}",
+            "closed loop of {}, {} requests; {}",
+            count(u64::from(*concurrency)),
             count(*requests),
             lengths(bodies)
         ),
@@ -95,7 +97,9 @@ fn lengths(bodies: &BodySpec) -> String {
 fn length(length: &LengthSpec) -> String {
     match length {
         LengthSpec::Fixed(tokens) => count(u64::from(*tokens)),
-        LengthSpec::Uniform { min, max } => format!("{min} to {max}"),
+        LengthSpec::Uniform { min, max } => {
+            format!("{} to {}", count(u64::from(*min)), count(u64::from(*max)))
+        }
         LengthSpec::Normal { mean, sd, .. } => format!("normal {} ± {}", plain(*mean), plain(*sd)),
         LengthSpec::LogNormal { median, sigma, .. } => {
             format!("log-normal median {}, sigma {}", plain(*median), plain(*sigma))
@@ -103,7 +107,7 @@ fn length(length: &LengthSpec) -> String {
         LengthSpec::Quantiles { probabilities, tokens } => {
             let middle = probabilities.iter().zip(tokens).find(|(p, _)| **p >= 0.5);
             middle.map_or("by quantiles".to_owned(), |(_, tokens)| {
-                format!("by quantiles, median about {tokens}")
+                format!("by quantiles, median about {}", count(u64::from(*tokens)))
             })
         }
     }

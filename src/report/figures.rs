@@ -393,10 +393,11 @@ fn pool_figures(
     }
 }
 
-/// Time with a step running over time in service, over all replicas of a pool.
+/// Time with a step running over time in service, over all replicas of a pool. A step that the
+/// drain limit cuts short is counted whole by its replica, hence the cap.
 pub(crate) fn utilisation(asked: &PoolConfig, pool: &PoolResult, in_service_s: f64) -> Option<f64> {
     let replicas = f64::from(asked.instances) * f64::from(asked.replicas_per_instance);
-    share(fix_seconds(pool.busy), replicas * in_service_s)
+    share(fix_seconds(pool.busy), replicas * in_service_s).map(|busy| busy.min(1.0))
 }
 
 fn kv_figures(pools: &[PoolResult]) -> KvFigures {

@@ -20,7 +20,8 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Three significant digits for small numbers, whole ones with thousands apart from 1,000 on.
+/// Three significant digits for small numbers, whole ones with thousands apart from 1,000 on;
+/// what would be rounded to nothing is said to be smaller than that.
 #[must_use]
 pub fn figure(value: f64) -> String {
     let size = value.abs();
@@ -35,8 +36,10 @@ pub fn figure(value: f64) -> String {
         format!("{value:.1}")
     } else if size >= 0.0995 || size == 0.0 {
         format!("{value:.2}")
-    } else {
+    } else if size >= 0.0005 {
         format!("{value:.3}")
+    } else {
+        (if value < 0.0 { ">-0.001" } else { "<0.001" }).to_owned()
     }
 }
 
@@ -104,6 +107,7 @@ mod tests {
     fn figures_keep_three_digits() {
         for (value, text) in [
             (0.0, "0.00"),
+            (0.0004, "<0.001"),
             (0.0123, "0.012"),
             (0.1, "0.10"),
             (9.994, "9.99"),

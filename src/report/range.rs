@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::figures::{Figures, PoolFigures};
-use crate::report::format::figure;
+use crate::report::format::{count, figure, plain};
 use crate::scenario::{Region, Scenario};
 
 /// A profile as an answer names it.
@@ -52,18 +52,20 @@ pub fn departures(scenario: &Scenario, figures: &Figures) -> Vec<(String, Vec<St
 fn outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
     let mut by = Vec::new();
     if let Some([low, high]) = region.concurrency {
-        let most = f64::from(pool.running_max);
-        if most > high {
-            by.push(format!("up to {} requests running, fitted to {}", figure(most), figure(high)));
+        let most = pool.running_max;
+        if f64::from(most) > high {
+            let most = count(u64::from(most));
+            by.push(format!("up to {most} requests running, fitted to {}", plain(high)));
         }
         if let Some(mean) = pool.batch_mean.filter(|&mean| mean < low) {
-            by.push(format!("{} in a batch, fitted from {} on", figure(mean), figure(low)));
+            by.push(format!("{} in a batch, fitted from {} on", figure(mean), plain(low)));
         }
     }
     if let (Some([_, high]), Some(most)) = (region.kv_usage, pool.kv.usage_max)
         && most > high
     {
-        by.push(format!("KV usage up to {}, fitted to {}", figure(most), figure(high)));
+        let whole = |share: f64| format!("{:.0} %", share * 100.0);
+        by.push(format!("KV usage up to {}, fitted to {}", whole(most), whole(high)));
     }
     by
 }

@@ -10,6 +10,7 @@ use crate::report::format::{NONE, count, figure, maybe, percent, usd};
 use crate::report::slo::SloVerdict;
 use crate::report::{Summary, describe};
 use crate::scenario::Scenario;
+use crate::units::SimTime;
 
 /// Where the text will be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub fn render(scenario: Option<&Scenario>, summary: &Summary, screen: Screen) ->
     }
     out.push('\n');
     answer(&mut out, summary, screen);
-    latencies(&mut out, summary, screen);
+    latencies(&mut out, latency_title(scenario), summary, screen);
     breakdown(&mut out, summary, screen);
     pools(&mut out, summary, screen);
     warnings(&mut out, summary, screen);
@@ -119,16 +120,7 @@ fn answer(out: &mut String, summary: &Summary, screen: Screen) {
     };
     _ = writeln!(out, "{verdict}");
     for term in &summary.slo {
-        let relation = if term.met { "<=" } else { "> " };
-        let value = term.value.map_or_else(|| "no sample".to_owned(), seconds);
-        let interval = interval_of(summary, &term.name);
-        let relation = if term.value.is_some() { relation } else { "of" };
-        _ = writeln!(
-            out,
-            "  {:<9} {value} {relation} {}{interval}",
-            term.name,
-            seconds(term.limit)
-        );
+        _ = writeln!(out, "  {}", slo_line(summary, term));
     }
     let requests = &summary.requests;
     let lost: Vec<String> = [
@@ -166,17 +158,20 @@ fn answer(out: &mut String, summary: &Summary, screen: Screen) {
     out.push('\n');
 }
 
-/// Seconds below 10 s in ms, with unit.
-fn seconds(s: f64) -> String {
-    if s < 10.0 { format!("{} ms", figure(s * 1000.0)) } else { format!("{} s", figure(s)) }
-}
-
-fn interval_of(summary: &Summary, name: &str) -> String {
-    let interval = summary.interval.as_ref().and_then(|i| i.figures.get(name)).copied().flatten();
-    match interval {
-        Some([low, high]) => format!("  (95 %: {} to {})", seconds(low.max(0.0)), seconds(high)),
-        None => String::new(),
-    }
+/// A term of the SLO: its value against its limit, both in the unit that suits the longer.
+fn slo_line(summary: &Summary, term: &SloVerdict) -> String {
+    let longest_s = term.value.unwrap_or(0.0).max(term.limit);
+    let (unit, scale) = if longest_s < 10.0 { MILLISECONDS } else { SECONDS };
+    let time = |s: f64| format!("{} {unit}", figure(s * scale));
+    let (value, relation) = match term.value {
+        Some(value) => (time(value), if term.met { "<=" } else { "> " }),
+        None => ("no sample".to_owned(), "of"),
+    };
+    let interval = summary.interval.as_ref().and_then(|i| i.figures.get(&term.name));
+    let interval = interval.copied().flatten().map_or(String::new(), |[low, high]| {
+        format!("  (95 %: {} to {})", time(low.max(0.0)), time(high))
+    });
+    format!("{:<9} {value} {relation} {}{interval}", term.name, time(term.limit))
 }
 
 /// A table without lines, figures to the right, `gap` blanks behind each column.
@@ -214,7 +209,15 @@ fn unit_for(longest_s: Option<f64>) -> (&'static str, f64) {
     if longest_s.is_some_and(|s| s >= 100.0) { SECONDS } else { MILLISECONDS }
 }
 
-fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
+/// Whose latencies these are.
+fn latency_title(scenario: Option<&Scenario>) -> &'static str {
+    match scenario {
+        Some(scenario) if scenario.config.warm_up == SimTime::ZERO => "Latency of all requests",
+        Some(_) | None => "Latency of requests that arrived after the warm-up",
+    }
+}
+
+fn latencies(out: &mut String, title: &str, summary: &Summary, screen: Screen) {
     let header = ["", "n", "mean", "p50", "p90", "p95", "p99", "max"];
     let mut rows = table(screen, &header, 2);
     for (name, stats) in summary.latency_s.named() {
@@ -224,7 +227,7 @@ fn latencies(out: &mut String, summary: &Summary, screen: Screen) {
         cells.extend(stats.named().map(|(_, value)| maybe(value.map(|v| v * scale))));
         rows.add_row(Row::from(cells));
     }
-    push_table(out, "Latency of requests that arrived after the warm-up", &rows, screen);
+    push_table(out, title, &rows, screen);
 }
 
 fn breakdown(out: &mut String, summary: &Summary, screen: Screen) {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::RunOutcome;
 use crate::report::figures::{Figures, Stats};
+use crate::report::format::{count, figure};
 use crate::report::range::departures;
 use crate::report::slo::SloVerdict;
 use crate::report::trend::Growth;
@@ -181,8 +182,10 @@ fn listed(figures: &[(String, u64)]) -> String {
             None => groups.push((*n, vec![name])),
         }
     }
-    let texts: Vec<String> =
-        groups.iter().map(|(n, names)| format!("{} (n = {n})", names.join(", "))).collect();
+    let texts: Vec<String> = groups
+        .iter()
+        .map(|(n, names)| format!("{} (n = {})", names.join(", "), count(*n)))
+        .collect();
     texts.join("; ")
 }
 
@@ -232,8 +235,9 @@ impl Warning {
     pub fn text(&self) -> String {
         match self {
             Self::Stalled { requests, first } => format!(
-                "{requests} waiting requests could never be served (the first is request {first}): \
-                 the run ended without them"
+                "{} waiting requests could never be served (the first is request {first}): the run \
+                 ended without them",
+                count(*requests)
             ),
             Self::NoArrivals => "no request arrived".to_owned(),
             Self::NothingMeasured { warm_up_s } => format!(
@@ -244,26 +248,36 @@ impl Warning {
                 format!("`{name}` has no sample, so this term of the SLO counts as missed")
             }
             Self::QueueGrowing(Growth { early_s, late_s }) => format!(
-                "the queue grew to the end: requests of the last quarter waited {late_s:.2} s, \
-                 those of the second {early_s:.2} s; the fleet does not keep up"
+                "the queue grew to the end: requests of the last quarter waited {} s, those of the \
+                 second {} s; the fleet does not keep up",
+                figure(*late_s),
+                figure(*early_s)
             ),
             Self::Rejected { requests, arrived } => format!(
-                "{requests} of {arrived} requests ({}) were rejected: their prompts leave no room \
+                "{} of {} requests ({}) were rejected: their prompts leave no room \
                  within `max_model_len` or the KV cache",
+                count(*requests),
+                count(*arrived),
                 percent(*requests, *arrived)
             ),
             Self::TimedOut { requests, arrived } => format!(
-                "{requests} of {arrived} clients ({}) hung up before their answer was complete",
+                "{} of {} clients ({}) hung up before their answer was complete",
+                count(*requests),
+                count(*arrived),
                 percent(*requests, *arrived)
             ),
             Self::Unfinished { requests, arrived } => format!(
-                "{requests} of {arrived} requests ({}) were still inside when the run stopped; \
+                "{} of {} requests ({}) were still inside when the run stopped; \
                  they count in no latency, so the tail looks better than it is",
+                count(*requests),
+                count(*arrived),
                 percent(*requests, *arrived)
             ),
-            Self::CutByHorizon { asked, arrived } => {
-                format!("the horizon came after {arrived} of the {asked} requests asked for")
-            }
+            Self::CutByHorizon { asked, arrived } => format!(
+                "the horizon came after {} of the {} requests asked for",
+                count(*arrived),
+                count(*asked)
+            ),
             Self::PercentileIsMaximum { figures, .. } => {
                 format!("the largest sample stands for a percentile: {}", listed(figures))
             }
@@ -277,8 +291,10 @@ impl Warning {
                 WARM_UP_REQUESTS * e2e_mean_s
             ),
             Self::Preemptions { pool, times, requests } => format!(
-                "pool `{pool}` preempted {times} times over {requests} requests: KV blocks ran \
-                 out and work was done twice"
+                "pool `{pool}` preempted {} times over {} requests: KV blocks ran out and work was \
+                 done twice",
+                count(*times),
+                count(*requests)
             ),
             Self::KvNearlyFull { pool, usage_max } => {
                 format!("the KV cache of pool `{pool}` was up to {:.1} % full", usage_max * 100.0)
@@ -287,11 +303,11 @@ impl Warning {
                 format!("pool `{pool}` served no request and cost {cost_usd:.2} USD")
             }
             Self::ZeroOutputsRaised { requests } => format!(
-                "{requests} requests asked for 0 output tokens and got 1, as the engine makes at \
-                 least one"
+                "{} requests asked for 0 output tokens and got 1, as the engine makes at least one",
+                count(*requests)
             ),
             Self::ZeroPromptsRaised { requests } => {
-                format!("{requests} requests had prompts of 0 tokens, counted as 1")
+                format!("{} requests had prompts of 0 tokens, counted as 1", count(*requests))
             }
             Self::OutsideCalibratedRange { profile, by } => format!(
                 "the run leaves the region on which profile `{profile}` was fitted ({}): its \

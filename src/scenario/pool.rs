@@ -208,7 +208,21 @@ fn read_layout(
         r.report(key, problem);
         return None;
     }
+    advise_on_unused_gpus(r, instance, replicas_per_instance * tp);
     Some(Layout { tensor_parallel_size: tp, replicas_per_instance })
+}
+
+/// An instance is billed whole, which is easily overlooked where one GPU of it is tested.
+fn advise_on_unused_gpus(r: &Reader<'_>, instance: &Instance, used: u32) {
+    let gpus = instance.gpu_count;
+    if used >= gpus {
+        return;
+    }
+    let title = format!("{used} of the {gpus} GPUs of each {} work", instance.ec2_type);
+    let problem = Problem::advice("unused-gpus", format!("{title}; it is billed whole"))
+        .at(r.place_of("replicas_per_instance"), "cost counts the idle GPUs too")
+        .help("read cost with that in mind, raise replicas_per_instance, or take a smaller type");
+    r.report("replicas_per_instance", problem);
 }
 
 fn check_heads(r: &Reader<'_>, model: &Model, tp: u32) {

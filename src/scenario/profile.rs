@@ -400,6 +400,7 @@ measured = 0.01
 predicted = 0.011
 unit = "s"
 error_pct = 10
+fitted = false
 "#;
 
     #[test]
@@ -410,6 +411,7 @@ error_pct = 10
         assert_eq!(profile.region.concurrency, Some([1.0, 256.0]));
         assert_eq!(profile.engine.flags, ["--no-enable-prefix-caching"]);
         assert_eq!(profile.sha256.len(), 64);
+        assert!(!profile.points[0].fitted);
     }
 
     #[test]

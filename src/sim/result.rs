@@ -3,7 +3,7 @@
 
 use crate::engine::record::{EngineTotals, FinishReason};
 use crate::engine::request::RequestId;
-use crate::metrics::LatencyHistogram;
+use crate::metrics::{LatencyHistogram, LengthHistogram};
 use crate::units::{Fix, SimTime, Span};
 use crate::workload::SourceNotes;
 
@@ -200,6 +200,10 @@ pub struct PoolResult {
     pub measured_input_tokens: u64,
     /// See `measured_completed`.
     pub measured_output_tokens: u64,
+    /// Prompt lengths of those requests.
+    pub input_lengths: LengthHistogram,
+    /// Output lengths of those requests.
+    pub output_lengths: LengthHistogram,
     /// Measured, completed requests that met every per-request limit.
     pub good: u64,
     /// Engine totals, summed over replicas (maxima: the largest).

@@ -321,6 +321,8 @@ fn measure(
     pool.measured_completed += 1;
     pool.measured_input_tokens += u64::from(record.prompt_tokens);
     pool.measured_output_tokens += u64::from(record.output_tokens);
+    pool.input_lengths.record(record.prompt_tokens);
+    pool.output_lengths.record(record.output_tokens);
     pool.latency.ttft.record(ttft);
     pool.latency.e2e.record(e2e);
     if gaps > 0 {

@@ -11,5 +11,7 @@ mod queueing;
 mod report;
 mod scenario;
 mod servers;
+mod shipped;
 mod sim;
+mod speed_workloads;
 mod workload;

@@ -42,6 +42,9 @@ impl Finishes {
     /// The earliest, and whether it is at the front of the queue.
     #[inline]
     fn first(&self) -> Option<(Finish, bool)> {
+        if self.others.is_empty() {
+            return self.in_order.front().map(|&finish| (finish, true));
+        }
         match (self.in_order.front(), self.others.peek()) {
             (Some(&a), Some(&Reverse(b))) => Some(if a.0 <= b.0 { (a, true) } else { (b, false) }),
             (Some(&a), None) => Some((a, true)),
@@ -68,6 +71,8 @@ impl Finishes {
 #[derive(Debug)]
 pub struct Lockstep {
     block_size: u64,
+    /// Block size minus 1 when that is a power of two, to spare divisions; else 0.
+    mask: u64,
     /// Number of the last schedule call made.
     pub step: u64,
     /// Members.
@@ -85,6 +90,7 @@ impl Lockstep {
     pub fn new(block_size: u32) -> Self {
         Self {
             block_size: u64::from(block_size),
+            mask: if block_size.is_power_of_two() { u64::from(block_size - 1) } else { 0 },
             step: FIRST_STEP,
             members: 0,
             measured: 0,
@@ -94,12 +100,25 @@ impl Lockstep {
         }
     }
 
+    /// Phase of a step number.
+    #[inline]
+    const fn phase(&self, step: u64) -> usize {
+        (if self.mask > 0 { step & self.mask } else { step % self.block_size }) as usize
+    }
+
+    /// Whole block-size cycles in `steps` steps.
+    #[inline]
+    const fn cycles(&self, steps: u64) -> u64 {
+        if self.mask > 0 { steps >> self.mask.count_ones() } else { steps / self.block_size }
+    }
+
     /// A member joins: from the next step on it decodes with the others.
     pub fn join(&mut self, member: Membership, finish_step: u64, slot: u32, generation: u32) {
         self.members += 1;
         self.measured += u32::from(member.measured);
         self.base_sum += member.base;
-        self.phases[(member.base % self.block_size) as usize] += 1;
+        let phase = self.phase(member.base);
+        self.phases[phase] += 1;
         self.finishes.push((finish_step, slot, generation));
     }
 
@@ -108,7 +127,8 @@ impl Lockstep {
         self.members -= 1;
         self.measured -= u32::from(member.measured);
         self.base_sum -= member.base;
-        self.phases[(member.base % self.block_size) as usize] -= 1;
+        let phase = self.phase(member.base);
+        self.phases[phase] -= 1;
     }
 
     /// Σ computed tokens of the members after the last step.
@@ -141,15 +161,15 @@ impl Lockstep {
 
     /// Blocks that the members need in the next step.
     pub fn next_demand(&self) -> u32 {
-        self.phases[(self.step % self.block_size) as usize]
+        self.phases[self.phase(self.step)]
     }
 
     /// Blocks that the members need over the next `steps` steps.
     pub fn demand(&self, steps: u64) -> u64 {
-        let cycles = steps / self.block_size;
+        let cycles = self.cycles(steps);
         let mut sum = cycles * u64::from(self.members);
-        let mut at = (self.step % self.block_size) as usize;
-        for _ in 0..steps % self.block_size {
+        let mut at = self.phase(self.step);
+        for _ in 0..steps - cycles * self.block_size {
             sum += u64::from(self.phases[at]);
             at = if at + 1 == self.phases.len() { 0 } else { at + 1 };
         }
@@ -159,13 +179,13 @@ impl Lockstep {
     /// Most steps, up to `limit`, whose demand `free` blocks can meet.
     pub fn steps_within(&self, free: u32, limit: u64) -> u64 {
         let free = u64::from(free);
-        if (limit / self.block_size + 1) * u64::from(self.members) <= free {
+        if (self.cycles(limit) + 1) * u64::from(self.members) <= free {
             return limit;
         }
         let cycles = free / u64::from(self.members.max(1));
         let mut left = free - cycles * u64::from(self.members);
         let mut steps = cycles * self.block_size;
-        let mut at = (self.step % self.block_size) as usize;
+        let mut at = self.phase(self.step);
         while steps < limit {
             let need = u64::from(self.phases[at]);
             if need > left {
@@ -178,15 +198,25 @@ impl Lockstep {
         limit
     }
 
-    /// Σ over the next `steps` steps of the demand up to and including each.
-    pub fn demand_sum(&self, steps: u64) -> u128 {
-        let cycles = steps / self.block_size;
-        let rest = steps % self.block_size;
+    /// Demand over the next `steps` steps, and the sum over them of the demand up to and including
+    /// each.
+    pub fn demand_and_sum(&self, steps: u64) -> (u64, u128) {
+        let cycles = self.cycles(steps);
+        if cycles == 0 {
+            let (mut demand, mut sum) = (0u64, 0u64);
+            let mut at = self.phase(self.step);
+            for _ in 0..steps {
+                demand += u64::from(self.phases[at]);
+                sum += demand;
+                at = if at + 1 == self.phases.len() { 0 } else { at + 1 };
+            }
+            return (demand, u128::from(sum));
+        }
+        let rest = steps - cycles * self.block_size;
         let members = u128::from(self.members);
         let (mut prefix, mut over_rest, mut over_cycle) = (0u128, 0u128, 0u128);
-        let span = if cycles > 0 { self.block_size } else { rest };
-        let mut at = (self.step % self.block_size) as usize;
-        for i in 0..span {
+        let mut at = self.phase(self.step);
+        for i in 0..self.block_size {
             prefix += u128::from(self.phases[at]);
             over_cycle += prefix;
             if i < rest {
@@ -195,8 +225,8 @@ impl Lockstep {
             at = if at + 1 == self.phases.len() { 0 } else { at + 1 };
         }
         let (q, bs) = (u128::from(cycles), u128::from(self.block_size));
-        let whole = if q == 0 { 0 } else { q * over_cycle + bs * members * (q * (q - 1) / 2) };
-        whole + over_rest + u128::from(rest) * q * members
+        let whole = q * over_cycle + bs * members * (q * (q - 1) / 2);
+        (self.demand(steps), whole + over_rest + u128::from(rest) * q * members)
     }
 }
 
@@ -222,7 +252,7 @@ mod tests {
             let by_hand: u64 = (1..=steps).map(needs).sum();
             assert_eq!(lock.demand(steps), by_hand);
             let sum: u64 = (1..=steps).map(|s| (1..=s).map(needs).sum::<u64>()).sum();
-            assert_eq!(lock.demand_sum(steps), u128::from(sum));
+            assert_eq!(lock.demand_and_sum(steps), (by_hand, u128::from(sum)));
         }
         for free in 0..20 {
             for limit in 0..30 {

@@ -8,6 +8,7 @@
 //! call, `admit` its waiting half, `output` what the end of a step does, `stretch` the merging.
 
 mod admit;
+mod flight;
 mod kv;
 mod lockstep;
 mod output;
@@ -23,42 +24,14 @@ use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
 use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
 use crate::latency::StepTimeModel;
 use crate::units::{Fix, SimTime, Span};
+use flight::{Batch, Entry, Flight};
 use kv::{KvPool, Lookup, NONE, PathStep};
 use lockstep::{FIRST_STEP, Lockstep};
 use queue::WaitingQueue;
 use schedule::Stop;
 use slots::{Chain, Slots, Standing};
-use std::collections::VecDeque;
 use stretch::Stretch;
 use trace::Trace;
-
-/// A sequence of its own in a batch in flight, outside the lockstep.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    slot: u32,
-    /// Tokens scheduled, and computed tokens before them.
-    tokens: u32,
-    before: u32,
-    gives_token: bool,
-    finishes: bool,
-}
-
-/// A step whose schedule call has been applied and whose output has not been processed.
-#[derive(Debug, Default)]
-struct Batch {
-    /// Step number in the lockstep's count.
-    step: u64,
-    start: Fix,
-    end: Fix,
-    /// Lockstep members scheduled, and those of them that are measured.
-    members: u32,
-    measured: u32,
-    entries: Vec<Entry>,
-    /// Lockstep members whose last token this step gives, once they have left the lockstep.
-    draining: Vec<u32>,
-    /// Number among the steps that scheduled tokens or preempted something.
-    number: u64,
-}
 
 /// Whether steps may be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +64,7 @@ pub struct FastReplica {
     lock: Lockstep,
     kv: KvPool,
     found: Lookup,
-    flight: VecDeque<Batch>,
-    spare: Vec<Batch>,
+    flight: Flight,
     stretch: Option<Stretch>,
     schedule_at: Option<SimTime>,
     /// When to be woken next, kept up by every call from outside.
@@ -148,8 +120,7 @@ impl FastReplica {
             lock: Lockstep::new(config.block_size),
             kv: KvPool::new(config.usable_blocks(), config.block_size),
             found: Lookup::default(),
-            flight: VecDeque::with_capacity(3),
-            spare: Vec::new(),
+            flight: Flight::default(),
             stretch: None,
             schedule_at: None,
             next: None,
@@ -340,7 +311,7 @@ impl FastReplica {
     }
 
     fn idle(&self) -> bool {
-        self.flight.is_empty() && self.stretch.is_none()
+        self.flight.len() == 0 && self.stretch.is_none()
     }
 }
 
@@ -362,7 +333,7 @@ impl Replica for FastReplica {
         self.totals.waiting_max = self.totals.waiting_max.max(self.waiting.len());
         if self.stretch.is_some() {
             self.arrival_in_stretch(now, queued);
-        } else if self.flight.is_empty() || self.output_at == Some(now) {
+        } else if self.flight.len() == 0 || self.output_at == Some(now) {
             // Between calls the engine looks at its queue when idle or right after an output.
             self.schedule_at = Some(now);
         }

@@ -46,6 +46,7 @@ impl FastReplica {
     }
 
     /// Ends the members that the last step of a stretch gave their last token.
+    #[inline]
     fn finish_members<S: EngineSink>(&mut self, sink: &mut S) {
         if !self.finishes_in(self.last_output_step) {
             return;
@@ -58,6 +59,7 @@ impl FastReplica {
     }
 
     /// Members whose last token was scheduled by `step`.
+    #[inline]
     fn collect_finishing(&mut self, step: u64, ending: &mut Vec<u32>) {
         while self.finishes_in(step)
             && let Some((finish, index)) = self.next_finish()
@@ -70,6 +72,7 @@ impl FastReplica {
         }
     }
 
+    #[inline]
     fn finish_all<S: EngineSink>(&mut self, ending: &mut Vec<u32>, end: Ended, sink: &mut S) {
         if ending.len() > 1 {
             ending.sort_unstable_by_key(|&index| self.slots[index].order);
@@ -84,7 +87,7 @@ impl FastReplica {
     pub(super) fn output<S: EngineSink>(&mut self, sink: &mut S) {
         // Calls that a planned stretch has made by now, though they are not applied yet.
         let called = (self.depth - self.flight.len().min(self.depth)) as u64;
-        let Some(mut batch) = self.flight.pop_front() else { return };
+        let Some(mut batch) = self.flight.pop() else { return };
         if batch.measured > 0 {
             // A member had a token from the step right before, which ended when this one began.
             sink.inter_token(batch.measured, Fix(batch.end.0 - batch.start.0), Fix::ZERO, 1);
@@ -110,8 +113,7 @@ impl FastReplica {
                 record.free_after_output = free;
             }
         }
-        batch.entries.clear();
-        self.spare.push(batch);
+        self.flight.keep(batch);
     }
 
     /// A sequence of its own receives a token; true when it was the last.
@@ -227,14 +229,15 @@ impl FastReplica {
             self.leave_lockstep(index);
             self.slots[index].standing = Standing::Explicit;
         }
-        for batch in &mut self.flight {
+        let measured = u32::from(self.slots[index].measured);
+        self.flight.for_each(|batch| {
             batch.entries.retain(|e| e.slot != index);
             if let Some(at) = batch.draining.iter().position(|&other| other == index) {
                 batch.draining.remove(at);
                 batch.members -= 1;
-                batch.measured -= u32::from(self.slots[index].measured);
+                batch.measured -= measured;
             }
-        }
+        });
         let outputs = self.slots[index].outputs;
         let record = self.record(index, now, FinishReason::Abort, outputs);
         if self.slots[index].standing == Standing::Waiting {
@@ -285,6 +288,7 @@ impl FastReplica {
     }
 
     /// True when a lockstep member's last token is scheduled in `step`.
+    #[inline]
     fn finishes_in(&self, step: u64) -> bool {
         self.lock.earliest_finish().is_some_and(|earliest| earliest <= step)
     }

@@ -2,7 +2,7 @@
 //! by the rules one at a time where budget or blocks run short, and the making of the batch. The
 //! waiting half is in `admit`.
 
-use super::{Batch, Entry, FastReplica, NONE, Standing};
+use super::{Entry, FastReplica, NONE, Standing};
 use crate::engine::config::SchedulingPolicy;
 use crate::engine::fast::lockstep::Membership;
 use crate::engine::record::StepRecord;
@@ -88,11 +88,7 @@ impl FastReplica {
             budget: self.budget,
             limit: self.threshold(crowd),
             shape: StepShape::default(),
-            entries: self
-                .spare
-                .last_mut()
-                .map(|b| std::mem::take(&mut b.entries))
-                .unwrap_or_default(),
+            entries: std::mem::take(&mut self.flight.next().entries),
             preempted: 0,
             record: self.trace.is_some().then(Box::default),
         };
@@ -126,7 +122,8 @@ impl FastReplica {
         self.totals.running_max = self.totals.running_max.max(self.running_live);
         let tokens = call.shape.tokens();
         if tokens == 0 && call.preempted == 0 {
-            self.keep_entries(call.entries);
+            call.entries.clear();
+            self.flight.next().entries = call.entries;
             return None;
         }
         if let Some(record) = &mut call.record {
@@ -134,15 +131,6 @@ impl FastReplica {
         }
         self.launch(call, members, measured);
         Some(stop)
-    }
-
-    /// Gives an entry buffer back for reuse.
-    fn keep_entries(&mut self, mut entries: Vec<Entry>) {
-        entries.clear();
-        match self.spare.last_mut() {
-            Some(batch) => batch.entries = entries,
-            None => self.spare.push(Batch { entries, ..Batch::default() }),
-        }
     }
 
     /// The per-request cap in a call that starts with `crowd` requests.
@@ -170,8 +158,11 @@ impl FastReplica {
             slot.generation = slot.generation.wrapping_add(1);
             self.lock.leave(member);
             let step = self.lock.step;
-            let batch = self.flight.iter_mut().rfind(|b| b.step == step);
-            batch.expect("the step of a last token is in flight").draining.push(index);
+            self.flight.for_each(|batch| {
+                if batch.step == step {
+                    batch.draining.push(index);
+                }
+            });
         }
     }
 
@@ -436,7 +427,7 @@ impl FastReplica {
             slot.last_token = self.last_output_end;
         }
         let mut under_way = 0;
-        for batch in &mut self.flight {
+        self.flight.for_each(|batch| {
             if batch.step + 1 >= slot.joined {
                 under_way += 1;
             }
@@ -451,7 +442,7 @@ impl FastReplica {
                     finishes: false,
                 });
             }
-        }
+        });
         slot.in_flight = under_way;
         slot.outputs = slot.computed + 1 - slot.prompt - under_way;
         self.lock.leave(member);
@@ -489,8 +480,7 @@ impl FastReplica {
             record.scheduled.sort_by_key(|&(id, _, _)| order(id));
             trace.steps.push(*record);
         }
-        let mut batch = self.spare.pop().unwrap_or_default();
-        debug_assert!(batch.draining.is_empty());
+        let batch = self.flight.next();
         batch.step = self.lock.step;
         batch.start = start;
         batch.end = end;
@@ -498,7 +488,7 @@ impl FastReplica {
         batch.measured = measured;
         batch.entries = call.entries;
         batch.number = number;
-        self.flight.push_back(batch);
+        self.flight.push();
     }
 
     /// Writes the lockstep members and explicit requests into the trace in running order.

@@ -3,7 +3,7 @@
 //! merged and the conditions that end one; `plan` is the code of those conditions.
 
 use super::schedule::Stop;
-use super::{Batch, FastReplica, Merging};
+use super::{FastReplica, Merging};
 use crate::engine::config::SchedulingPolicy;
 use crate::engine::replica::EngineSink;
 use crate::units::{Fix, SimTime};
@@ -241,8 +241,9 @@ impl FastReplica {
         }
         let tokens = steps * u64::from(members);
         let used = u128::from(self.kv.used());
-        self.totals.used_blocks_sum += used * u128::from(steps) + self.lock.demand_sum(steps);
-        self.kv.take(self.lock.demand(steps) as u32);
+        let (demand, sum) = self.lock.demand_and_sum(steps);
+        self.totals.used_blocks_sum += used * u128::from(steps) + sum;
+        self.kv.take(demand as u32);
         self.totals.used_blocks_max = self.totals.used_blocks_max.max(self.kv.used());
         self.totals.steps += steps;
         self.totals.scheduled_tokens += tokens;
@@ -283,15 +284,13 @@ impl FastReplica {
         self.last_end = end;
         let number = self.next_number;
         self.next_number += 1;
-        let spare = self.spare.pop().unwrap_or_default();
-        self.flight.push_back(Batch {
-            step: self.lock.step,
-            start,
-            end,
-            members,
-            measured,
-            number,
-            ..spare
-        });
+        let batch = self.flight.next();
+        batch.step = self.lock.step;
+        batch.start = start;
+        batch.end = end;
+        batch.members = members;
+        batch.measured = measured;
+        batch.number = number;
+        self.flight.push();
     }
 }
