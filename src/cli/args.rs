@@ -1,14 +1,13 @@
 //! What can be typed: verbs, their arguments and the options that hold for all of them. Checks
 //! only what can be checked without opening a file.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::conform::ConformArgs;
-use crate::scenario::RequestsFile;
+use crate::scenario::{REPLICATIONS_MAX, RequestsFile};
 
 /// Deterministic capacity simulator for LLM serving fleets.
 #[derive(Debug, Parser)]
@@ -41,7 +40,8 @@ pub struct Global {
     pub color: ColorWhen,
     /// Simulations at a time; never changes a result [default: one for each core]
     #[arg(long, global = true, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// Seed of every random stream, instead of the scenario's
     #[arg(long, global = true, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
@@ -85,7 +85,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Independent runs to pool, instead of the scenario's number
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "R")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLICATIONS_MAX)))]
     pub replications: Option<u32>,
     /// Set a key of the scenario, as in `--set pool.0.instances=4`; may be given again
     #[arg(long, value_name = "KEY=VALUE")]

@@ -3,6 +3,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::{Context, Result};
+
 use crate::cli::args::{ColorWhen, Global};
 use crate::report::terminal::{Colour, Screen};
 
@@ -33,11 +35,11 @@ impl Console {
     ///
     /// # Errors
     /// When stdout cannot be written, unless its reader has gone.
-    pub fn answer(self, text: &str) -> io::Result<()> {
+    pub fn answer(self, text: &str) -> Result<()> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result,
+            result => result.context("writing the answer to stdout"),
         }
     }
 

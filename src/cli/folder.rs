@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,10 @@ use crate::cli::interrupt::litter;
 pub const NAMES: [&str; 5] =
     ["summary.json", "resolved.toml", "requests.csv", "requests.csv.zst", "timeseries.csv"];
 
+/// The one of them that tells a run folder.
+const SUMMARY: &str = "summary.json";
+/// As much of it as it takes to tell.
+const HEAD_BYTES: u64 = 256;
 /// Prefix of the hidden staging folder.
 const STAGING_PREFIX: &str = ".fleetcast-";
 
@@ -30,7 +34,8 @@ impl RunFolder {
     /// Opens `dir` for a run, creating it where needed.
     ///
     /// # Errors
-    /// When `dir` is no folder or cannot be written to.
+    /// When `dir` is no folder, holds files of other origin under [`NAMES`], or cannot be written
+    /// to.
     pub fn open(dir: &Path) -> Result<Self> {
         if dir.exists() && !dir.is_dir() {
             bail!(
@@ -38,6 +43,7 @@ impl RunFolder {
                 dir.display()
             );
         }
+        refuse_strangers(dir)?;
         // Registered before they exist, so that an interruption in between finds them.
         let mut litter = litter();
         let created = missing_ancestors(dir);
@@ -61,6 +67,14 @@ impl RunFolder {
     /// When the file system refuses.
     pub fn create(&self, name: &str) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(self.staging.join(name))
+    }
+
+    /// Opens a part made by [`RunFolder::create`] for reading.
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    pub fn reopen(&self, name: &str) -> io::Result<File> {
+        File::open(self.staging.join(name))
     }
 
     /// Drops a part made by [`RunFolder::create`].
@@ -124,6 +138,36 @@ impl Drop for RunFolder {
     }
 }
 
+/// A later run replaces an earlier one, and nothing else: a trace called `requests.csv` stays.
+fn refuse_strangers(dir: &Path) -> Result<()> {
+    let there = |name: &&&str| dir.join(name).symlink_metadata().is_ok();
+    let Some(name) = NAMES.iter().find(there) else { return Ok(()) };
+    let is_folder = NAMES.iter().find(|name| dir.join(name).is_dir());
+    if let Some(folder) = is_folder {
+        bail!(
+            "--out {}: a run would replace the folder `{folder}` in it; give another",
+            dir.display()
+        )
+    }
+    if !is_summary(&dir.join(SUMMARY)) {
+        bail!(
+            "--out {}: `{name}` in it is of no earlier run and would be replaced\nhelp: give \
+             another folder, as in `--out {}`",
+            dir.display(),
+            dir.join("run").display()
+        );
+    }
+    Ok(())
+}
+
+/// True for a `summary.json` of ours, by its first key.
+fn is_summary(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    let text = String::from_utf8_lossy(&head);
+    read.is_ok() && text.trim_start_matches('{').trim_start().starts_with("\"fleetcast\"")
+}
+
 /// `dir` and those above it that do not exist, innermost first.
 fn missing_ancestors(dir: &Path) -> Vec<PathBuf> {
     dir.ancestors()
@@ -136,6 +180,9 @@ fn missing_ancestors(dir: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    /// Begins as a summary does.
+    const OLD: &str = "{\n  \"fleetcast\": { \"version\": \"old\" }\n}";
 
     fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(dir)
@@ -171,19 +218,19 @@ mod tests {
         drop(folder);
         assert!(!root.path().join("fresh").exists());
 
-        fs::write(root.path().join("summary.json"), "old").unwrap();
+        fs::write(root.path().join("summary.json"), OLD).unwrap();
         let folder = RunFolder::open(root.path()).unwrap();
         write(&folder, "summary.json", "half");
         drop(folder);
         assert_eq!(names(root.path()), ["summary.json"]);
-        assert_eq!(fs::read_to_string(root.path().join("summary.json")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(root.path().join("summary.json")).unwrap(), OLD);
     }
 
     #[test]
     fn files_of_an_earlier_run_that_this_one_does_not_write_go() {
         let root = tempfile::tempdir().unwrap();
         for name in ["requests.csv", "summary.json", "notes.txt"] {
-            fs::write(root.path().join(name), "old").unwrap();
+            fs::write(root.path().join(name), OLD).unwrap();
         }
         let folder = RunFolder::open(root.path()).unwrap();
         write(&folder, "summary.json", "new");
@@ -195,14 +242,28 @@ mod tests {
     #[test]
     fn a_commit_that_cannot_finish_moves_everything_back() {
         let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("resolved.toml"), "old").unwrap();
+        fs::write(root.path().join("summary.json"), OLD).unwrap();
         let folder = RunFolder::open(root.path()).unwrap();
-        write(&folder, "resolved.toml", "new");
+        write(&folder, "summary.json", "new");
         // The place for earlier files is taken by a file.
         write(&folder, "earlier", "in the way");
         assert!(folder.commit().is_err());
-        assert_eq!(names(root.path()), ["resolved.toml"]);
-        assert_eq!(fs::read_to_string(root.path().join("resolved.toml")).unwrap(), "old");
+        assert_eq!(names(root.path()), ["summary.json"]);
+        assert_eq!(fs::read_to_string(root.path().join("summary.json")).unwrap(), OLD);
+    }
+
+    #[test]
+    fn files_and_folders_of_other_origin_are_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let refusal = || format!("{:#}", RunFolder::open(root.path()).unwrap_err());
+        fs::write(root.path().join("requests.csv"), "my trace").unwrap();
+        assert!(refusal().contains("`requests.csv` in it is of no earlier run"), "{}", refusal());
+        fs::write(root.path().join("summary.json"), "{}").unwrap();
+        assert!(refusal().contains("of no earlier run"), "{}", refusal());
+        fs::write(root.path().join("summary.json"), OLD).unwrap();
+        fs::create_dir(root.path().join("resolved.toml")).unwrap();
+        assert!(refusal().contains("the folder `resolved.toml`"), "{}", refusal());
+        assert_eq!(fs::read_to_string(root.path().join("requests.csv")).unwrap(), "my trace");
     }
 
     #[test]

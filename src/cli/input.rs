@@ -1,6 +1,5 @@
 //! Scenarios as they are typed: a file or stdin, with keys set on the command line laid over.
 
-use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -8,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::cli::args::{Global, Override};
 use crate::cli::console::Console;
 use crate::report::terminal::Colour;
-use crate::scenario::{self, Checked, Diagnostics, Scenario};
+use crate::scenario::{self, Checked, Diagnostics, Scenario, text};
 
 /// Keys and values laid over a scenario.
 pub type Overrides = Vec<(String, String)>;
@@ -34,16 +33,6 @@ pub fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// All of stdin.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn read_stdin() -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes).context(STDIN)?;
-    Ok(bytes)
-}
-
 /// Reads and checks a scenario; `-` is stdin, whose relative paths start at the current folder.
 ///
 /// # Errors
@@ -52,7 +41,7 @@ pub fn check(path: &Path, overrides: &Overrides) -> Result<Checked> {
     if !is_stdin(path) {
         return Ok(scenario::check(path, overrides));
     }
-    let text = String::from_utf8(read_stdin()?).context(STDIN)?;
+    let text = text::read_from(std::io::stdin().lock()).context(STDIN)?;
     Ok(scenario::check_str(STDIN, &text, Path::new(""), overrides))
 }
 

@@ -2,7 +2,7 @@
 //! they can; what cannot be told is refused together with all that was tried.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,7 @@ use crate::report::Summary;
 use crate::report::format::count;
 use crate::report::pages::{self, Page};
 use crate::report::terminal::render;
-use crate::scenario::{self, profile};
+use crate::scenario::{self, profile, text};
 use crate::workload::inspect::inspect_trace;
 
 /// As much of a file as it takes to tell its kind.
@@ -46,7 +46,7 @@ pub fn inspect(args: &InspectArgs, console: Console) -> Result<Exit> {
     let mut spooled = None;
     let path: PathBuf = if is_stdin(&args.file) {
         let mut file = tempfile::NamedTempFile::new().context(STDIN)?;
-        file.write_all(&input::read_stdin()?).context(STDIN)?;
+        std::io::copy(&mut std::io::stdin().lock(), &mut file).context(STDIN)?;
         let path = file.path().to_owned();
         spooled = Some(file);
         path
@@ -76,7 +76,7 @@ fn page(path: &Path, console: Console) -> Result<Page> {
             Ok(schedule(&trace))
         }
         Kind::Profile => {
-            let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+            let text = text::read(path).with_context(|| name.clone())?;
             let profile = profile::parse(&name, &text).map_err(|found| bad(&found, console))?;
             Ok(pages::profile(&profile))
         }

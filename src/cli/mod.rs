@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
 
 fn answer(cli: &Cli, console: Console) -> Result<Exit> {
     if let Some(threads) = cli.global.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get());
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads));
         pool.build_global().context("--threads")?;
     }
     match &cli.verb {

@@ -13,7 +13,7 @@ use crate::cli::exit::Exit;
 use crate::cli::folder::RunFolder;
 use crate::cli::input::{self, Overrides};
 use crate::cli::progress::{Goal, Progress, Share};
-use crate::cli::run_files::{self, ReplicationFiles};
+use crate::cli::run_files::{self, FinalFiles};
 use crate::engine::fast::FastReplica;
 use crate::report::format::figure;
 use crate::report::terminal::render;
@@ -91,14 +91,15 @@ fn simulate(
     folder: Option<&RunFolder>,
     progress: &Progress,
 ) -> Result<Vec<RunOutcome>> {
-    let finished: Vec<Result<(RunOutcome, ReplicationFiles)>> = (0..scenario.replications)
+    let finished: Vec<Result<(RunOutcome, Option<FinalFiles>)>> = (0..scenario.replications)
         .into_par_iter()
         .map(|number| replication(scenario, folder, number, progress.share()))
         .collect();
     let (outcomes, files): (Vec<_>, Vec<_>) =
         finished.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
     if let Some(folder) = folder {
-        run_files::join(folder, files)?;
+        let first = files.into_iter().flatten().next().unwrap_or_default();
+        run_files::join(folder, first, scenario.replications)?;
     }
     Ok(outcomes)
 }
@@ -108,7 +109,7 @@ fn replication(
     folder: Option<&RunFolder>,
     number: u32,
     mut share: Share,
-) -> Result<(RunOutcome, ReplicationFiles)> {
+) -> Result<(RunOutcome, Option<FinalFiles>)> {
     let config =
         SimConfig { seed: seed_of(scenario.config.seed, number), ..scenario.config.clone() };
     let load = open_load(&scenario.traffic, config.seed)?;
@@ -120,7 +121,8 @@ fn replication(
     };
     let make = |pool: &PoolConfig| Engine::new(pool.engine.clone(), pool.step_time.clone());
     let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
-    let files = observer.rows.map(run_files::finish).transpose()?.unwrap_or_default();
+    // The parts of the others are closed here: there may be more of them than open files.
+    let files = observer.rows.map(run_files::finish).transpose()?.filter(|_| number == 0);
     Ok((RunOutcome { result, trend: observer.trend }, files))
 }
 

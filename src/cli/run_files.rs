@@ -1,8 +1,9 @@
 //! The row files of a run: each replication writes its own, compressed or not, and at the end they
-//! are laid end to end, so their bytes do not depend on how many ran at a time.
+//! are laid end to end, so their bytes do not depend on how many ran at a time. Open files are
+//! those of the first replication and of the ones that are running.
 
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 
@@ -50,11 +51,19 @@ impl Sink {
 /// Writes the rows of one replication.
 pub type Rows = RowWriter<Sink, File>;
 
-/// Files of one replication: the final ones for the first, parts for the others.
+/// The final files: those of the first replication, behind which the parts of the others go.
 #[derive(Default)]
-pub struct ReplicationFiles {
+pub struct FinalFiles {
     requests: Option<Sink>,
     timeseries: Option<File>,
+}
+
+fn requests_part(number: u32) -> String {
+    format!("requests.{number}.part")
+}
+
+fn timeseries_part(number: u32) -> String {
+    format!("timeseries.{number}.part")
 }
 
 /// Opens the files for replication `number` in `folder`.
@@ -75,13 +84,13 @@ pub fn open(folder: &RunFolder, scenario: &Scenario, number: u32) -> Result<Rows
         }
         // Parts are read once more, so they are not worth compressing.
         (_, RequestsFile::Csv | RequestsFile::CsvZst) => {
-            Some(Sink::Plain(folder.create(&format!("requests.{number}.part"))?))
+            Some(Sink::Plain(folder.create(&requests_part(number))?))
         }
     };
     let timeseries = match (number, scenario.output.sample_every) {
         (_, None) => None,
         (0, Some(_)) => Some(folder.create("timeseries.csv")?),
-        (_, Some(_)) => Some(folder.create(&format!("timeseries.{number}.part"))?),
+        (_, Some(_)) => Some(folder.create(&timeseries_part(number))?),
     };
     let (mut requests, mut timeseries) = (requests, timeseries);
     if number == 0 {
@@ -96,32 +105,28 @@ pub fn open(folder: &RunFolder, scenario: &Scenario, number: u32) -> Result<Rows
     Ok(RowWriter::new(&pool_names, column, requests, timeseries))
 }
 
-/// Everything that one replication had to say is written.
+/// Everything that one replication had to say is written. Drop what comes back unless it is of the
+/// first replication.
 ///
 /// # Errors
 /// The first error of its files.
-pub fn finish(rows: Rows) -> Result<ReplicationFiles> {
+pub fn finish(rows: Rows) -> Result<FinalFiles> {
     let (requests, timeseries) = rows.finish().context("writing rows")?;
-    Ok(ReplicationFiles { requests, timeseries })
+    Ok(FinalFiles { requests, timeseries })
 }
 
-/// Lays the files of all replications end to end, in order.
+/// Lays the parts of replications 1 to `replications` behind the files of replication 0, in order.
 ///
 /// # Errors
 /// When the file system refuses.
-pub fn join(folder: &RunFolder, files: Vec<ReplicationFiles>) -> Result<()> {
-    let mut parts = files.into_iter();
-    let Some(ReplicationFiles { mut requests, mut timeseries }) = parts.next() else {
-        return Ok(());
-    };
-    for (number, part) in (1..).zip(parts) {
-        if let (Some(all), Some(Sink::Plain(mut file))) = (&mut requests, part.requests) {
-            append(all, &mut file).context("joining requests")?;
-            folder.remove(&format!("requests.{number}.part"))?;
+pub fn join(folder: &RunFolder, files: FinalFiles, replications: u32) -> Result<()> {
+    let FinalFiles { mut requests, mut timeseries } = files;
+    for number in 1..replications {
+        if let Some(all) = &mut requests {
+            append(all, folder, &requests_part(number)).context("joining requests")?;
         }
-        if let (Some(all), Some(mut file)) = (&mut timeseries, part.timeseries) {
-            append(all, &mut file).context("joining time series")?;
-            folder.remove(&format!("timeseries.{number}.part"))?;
+        if let Some(all) = &mut timeseries {
+            append(all, folder, &timeseries_part(number)).context("joining time series")?;
         }
     }
     if let Some(sink) = requests {
@@ -130,9 +135,9 @@ pub fn join(folder: &RunFolder, files: Vec<ReplicationFiles>) -> Result<()> {
     Ok(())
 }
 
-fn append(all: &mut impl Write, part: &mut File) -> io::Result<()> {
-    part.rewind()?;
-    io::copy(part, all).map(drop)
+fn append(all: &mut impl Write, folder: &RunFolder, part: &str) -> io::Result<()> {
+    io::copy(&mut folder.reopen(part)?, all)?;
+    folder.remove(part)
 }
 
 /// Writes a small file.

@@ -46,8 +46,11 @@ pub fn check(args: &CheckArgs, global: &Global, console: Console) -> Result<Exit
                     Severity::Error => "error",
                     Severity::Advice => "advice",
                 };
+                let location = diagnostics.location(problem);
                 json!({
                     "severity": severity, "code": problem.code, "key": problem.key,
+                    "file": location.map(|at| at.file), "line": location.map(|at| at.line),
+                    "column": location.map(|at| at.column),
                     "text": problem.title, "next": problem.help,
                 })
             })
@@ -90,7 +93,11 @@ pub fn init(args: &InitArgs, console: Console) -> Result<Exit> {
         ),
         other => other.with_context(|| path.display().to_string())?,
     };
-    file.write_all(init_template().as_bytes()).with_context(|| path.display().to_string())?;
+    if let Err(error) = file.write_all(init_template().as_bytes()) {
+        // Half a scenario would only stand in the way of the next try.
+        _ = std::fs::remove_file(&path);
+        return Err(error).with_context(|| path.display().to_string());
+    }
     let run = format!("fleetcast run {}", shell_word(&path));
     let answer = match console.json {
         true => pretty(&json!({ "written": path.display().to_string(), "next": run }))?,

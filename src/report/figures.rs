@@ -338,10 +338,12 @@ impl Pooled {
 }
 
 /// The fleet is in service from 0 to the end of the measured window or the last event, whichever
-/// is later: instances are there to the horizon even when the last request left before it.
+/// is later: instances are there to the horizon even when the last request left before it. A window
+/// that never opened, as the traffic ended within the warm-up, keeps nobody there.
 #[must_use]
 pub fn in_service_until(run: &RunResult) -> SimTime {
-    run.ended.max(run.measured_to)
+    let is_open = run.measured_to > run.measured_from;
+    if is_open { run.ended.max(run.measured_to) } else { run.ended }
 }
 
 /// Seconds in a sum of picoseconds.

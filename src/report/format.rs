@@ -49,10 +49,15 @@ pub fn maybe(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), figure)
 }
 
-/// A number that someone wrote, as they wrote it.
+/// A number that someone wrote, as they wrote it or, when very small or large, with an exponent.
 #[must_use]
 pub fn plain(value: f64) -> String {
-    format!("{value}")
+    let size = value.abs();
+    if size == 0.0 || (1e-6..1e15).contains(&size) {
+        format!("{value}")
+    } else {
+        format!("{value:e}")
+    }
 }
 
 /// A share in per cent, or a dash.
@@ -115,6 +120,13 @@ mod tests {
             assert_eq!(figure(value), text);
         }
         assert_eq!(maybe(None), NONE);
+    }
+
+    #[test]
+    fn numbers_as_written_do_not_fill_the_line() {
+        for (value, text) in [(0.0, "0"), (0.25, "0.25"), (1e-300, "1e-300"), (2e15, "2e15")] {
+            assert_eq!(plain(value), text);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::report::figures::{
 use crate::report::interval::{CONFIDENCE, t_interval};
 use crate::report::range::{ProfileFigures, profile_figures};
 use crate::report::slo::{SloVerdict, value_of, verdicts};
-use crate::report::warning::{Warning, WarningText, warnings};
+use crate::report::warning::{STALLED, Warning, WarningText, warnings};
 use crate::scenario::Scenario;
 use crate::sim::result::RunResult;
 
@@ -58,9 +58,6 @@ pub struct Summary {
     pub profiles: Vec<ProfileFigures>,
     /// What to know before trusting the figures.
     pub warnings: Vec<WarningText>,
-    /// Requests that could never make progress ended the run.
-    #[serde(skip)]
-    pub stalled: bool,
 }
 
 /// The program that made the answer.
@@ -148,14 +145,20 @@ impl Summary {
             interval,
             profiles,
             warnings: warnings.iter().map(Warning::texts).collect(),
-            stalled: outcomes.iter().any(|o| !o.result.stalled.is_empty()),
         }
+    }
+
+    /// True when requests that could never make progress ended the run; also told by a summary
+    /// that was read back.
+    #[must_use]
+    pub fn stalled(&self) -> bool {
+        self.warnings.iter().any(|warning| warning.code == STALLED)
     }
 
     /// True when every term of the SLO is met and no request was stuck for ever.
     #[must_use]
     pub fn targets_met(&self) -> bool {
-        !self.stalled && self.slo.iter().all(|term| term.met)
+        !self.stalled() && self.slo.iter().all(|term| term.met)
     }
 
     /// The text of `summary.json`.

@@ -108,7 +108,7 @@ fn asked_for(out: &mut String, scenario: &Scenario, summary: &Summary, screen: S
 
 fn answer(out: &mut String, summary: &Summary, screen: Screen) {
     let missed: Vec<&SloVerdict> = summary.slo.iter().filter(|term| !term.met).collect();
-    let verdict = if summary.stalled {
+    let verdict = if summary.stalled() {
         screen.colour.paint(Ink::Bad, "STALLED: requests wait that can never be served")
     } else if summary.slo.is_empty() {
         screen.colour.paint(Ink::Bold, "ANSWERED (no SLO in the scenario)")

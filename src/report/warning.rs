@@ -24,6 +24,9 @@ const WARM_UP_REQUESTS: f64 = 3.0;
 /// The percentiles of a report, with the samples of which one lies beyond.
 const PERCENTILES: [(&str, u64); 3] = [("p90", 10), ("p95", 20), ("p99", 100)];
 
+/// Code of the warning that decides the verdict.
+pub const STALLED: &str = "stalled";
+
 /// One thing worth knowing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Warning {
@@ -215,7 +218,7 @@ impl Warning {
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
-            Self::Stalled { .. } => "stalled",
+            Self::Stalled { .. } => STALLED,
             Self::NoArrivals => "no-arrivals",
             Self::NothingMeasured { .. } => "nothing-measured",
             Self::TermWithoutSample { .. } => "slo-term-without-sample",

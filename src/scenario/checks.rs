@@ -1,14 +1,14 @@
 //! What no single table can know: whether traffic, pools, targets and profiles go together. Errors
 //! where a run would be pointless, advice where its reader should know.
 
-use super::method::{LatencyMetric, RunSection, SloTerm};
+use super::method::{INTERVAL_MIN, LatencyMetric, RunSection, SloTerm};
 use super::pool::PoolSection;
 use super::problem::{Place, Problem, Problems};
 use super::profile::Profile;
 use super::traffic::{Extent, TrafficSection, extent};
 use crate::latency::StepShape;
 use crate::router::RouterConfig;
-use crate::sim::config::PoolConfig;
+use crate::sim::config::{PoolConfig, REPLICAS_MAX};
 use crate::units::{Fix, SimTime, Span};
 use crate::workload::spec::{ArrivalSpec, BodySpec, TrafficSpec};
 
@@ -18,7 +18,11 @@ pub(super) struct Parts<'a> {
     pub pools: &'a [PoolSection],
     pub traffic: &'a TrafficSection,
     pub slo: &'a [(SloTerm, Place)],
+    pub sample_every: Option<Span>,
 }
+
+/// Samples of a time series beyond which somebody made a slip.
+const SAMPLES_MANY: u64 = 1_000_000;
 
 impl Parts<'_> {
     /// What generated requests look like; `None` for a trace.
@@ -33,6 +37,8 @@ impl Parts<'_> {
 /// Checks all that concerns more than one table, but for profile regions.
 pub(super) fn check(parts: &Parts<'_>, router: &RouterConfig, problems: &Problems) {
     check_end(parts, problems);
+    check_size(parts, problems);
+    check_goodput(parts, problems);
     if let Some(bodies) = parts.bodies() {
         check_lengths(parts, bodies, problems);
         check_prefix(parts, bodies, problems);
@@ -69,6 +75,50 @@ fn check_end(parts: &Parts<'_>, problems: &Problems) {
                 .help("shorten the horizon, or set repeat = true on the curve");
             problems.push(problem);
         }
+    }
+}
+
+/// Fleets beyond what can be simulated, and time series beyond what anybody reads.
+fn check_size(parts: &Parts<'_>, problems: &Problems) {
+    let replicas = replicas_of(parts);
+    if let Some(first) = parts.pools.first()
+        && replicas > u64::from(REPLICAS_MAX)
+    {
+        let title = format!("the pools have {replicas} replicas together");
+        let problem = Problem::error("too-many-replicas", title)
+            .at(first.place, format!("expected at most {REPLICAS_MAX} in all pools"))
+            .key(format!("{}.instances", first.path))
+            .help("lower `instances`");
+        problems.push(problem);
+    }
+    if let (Some(every), Some(horizon)) = (parts.sample_every, parts.run.horizon)
+        && every >= INTERVAL_MIN
+        && horizon.0 / every.0 > SAMPLES_MANY
+    {
+        let title = format!("sampling every {every} gives more than {SAMPLES_MANY} samples");
+        let problem = Problem::advice("many-samples", title)
+            .at(parts.run.horizon_place, "a horizon this long")
+            .key("output.sample_every")
+            .help("raise sample_every in [output], or write \"never\"");
+        problems.push(problem);
+    }
+}
+
+fn replicas_of(parts: &Parts<'_>) -> u64 {
+    let of_pool =
+        |p: &PoolSection| u64::from(p.config.instances) * u64::from(p.config.replicas_per_instance);
+    parts.pools.iter().map(of_pool).sum()
+}
+
+/// Goodput judges each request, and gaps are not kept by request.
+fn check_goodput(parts: &Parts<'_>, problems: &Problems) {
+    if let Some((term, place)) = parts.slo.iter().find(|(t, _)| t.metric == LatencyMetric::Itl) {
+        let title = format!("goodput does not look at `{}`", term.name);
+        let problem = Problem::advice("goodput-without-itl", title)
+            .at(*place, "gaps between tokens are pooled, not kept by request")
+            .key(format!("slo.{}", term.name))
+            .help("add a limit on tpot, which each request has, if goodput is to count it");
+        problems.push(problem);
     }
 }
 
@@ -248,11 +298,7 @@ pub(super) fn check_region(
     if let (TrafficSpec::Closed { concurrency, .. }, Some([low, high])) =
         (&parts.traffic.spec, profile.region.concurrency)
     {
-        let replicas: u64 = parts
-            .pools
-            .iter()
-            .map(|p| u64::from(p.config.instances) * u64::from(p.config.replicas_per_instance))
-            .sum();
+        let replicas = replicas_of(parts);
         let each = f64::from(*concurrency) / replicas.max(1) as f64;
         if each < low || each > high {
             outside.push(format!("concurrency {each:.0} a replica against {low} to {high}"));

@@ -79,6 +79,12 @@ pub enum RequestsFile {
 
 /// Interval of time series unless stated.
 const SAMPLE_EVERY: Option<Span> = Some(Span::from_micros(10_000_000));
+/// Most replications; each keeps its histograms until all are pooled.
+pub const REPLICATIONS_MAX: u32 = 10_000;
+/// Shortest interval at which anything is sampled or scraped.
+pub(super) const INTERVAL_MIN: Span = Span::from_micros(1_000);
+/// Most terms of an SLO.
+const TERMS_MAX: usize = 100;
 /// The word that turns sampling off.
 pub(super) const NEVER: &str = "never";
 /// Names of [`RequestsFile`].
@@ -140,7 +146,7 @@ pub(super) fn read_run(root: &mut Reader<'_>) -> RunSection {
         section.warm_up = SimTime(found.value.0);
     }
     section.drain_limit = r.duration("drain_limit", Length::MayBeZero).map(|f| f.value);
-    section.replications = r.count("replications", 1..=100_000).unwrap_or(1);
+    section.replications = r.count("replications", 1..=REPLICATIONS_MAX).unwrap_or(1);
     if let (Some(warm_up), Some(horizon)) = (warm_up, section.horizon)
         && warm_up.value.0 >= horizon.0
     {
@@ -158,6 +164,12 @@ pub(super) fn read_slo(root: &mut Reader<'_>) -> Vec<(SloTerm, Place)> {
     let Some(mut r) = root.table("slo") else { return Vec::new() };
     let mut terms: Vec<(SloTerm, Place)> = Vec::new();
     let keys: Vec<String> = r.keys().map(str::to_owned).collect();
+    if keys.len() > TERMS_MAX {
+        let problem = Problem::error("too-many-terms", format!("{} terms", keys.len()))
+            .at(r.place(), format!("expected at most {TERMS_MAX}"));
+        root.report("slo", problem);
+        return terms;
+    }
     for key in keys {
         let nested = matches!(r.node(&key).map(|n| &n.value), Some(Value::Table(_)));
         if nested {
@@ -165,6 +177,9 @@ pub(super) fn read_slo(root: &mut Reader<'_>) -> Vec<(SloTerm, Place)> {
             let stats: Vec<String> = inner.keys().map(str::to_owned).collect();
             for stat in stats {
                 let name = format!("{key}.{stat}");
+                if refuse_unquoted(&mut inner, &stat, &name) {
+                    continue;
+                }
                 let term = read_term(&mut inner, &stat, &name);
                 push_term(&inner, &stat, &mut terms, term);
             }
@@ -174,6 +189,17 @@ pub(super) fn read_slo(root: &mut Reader<'_>) -> Vec<(SloTerm, Place)> {
         }
     }
     terms
+}
+
+/// TOML reads `ttft.p99.9` as three keys.
+fn refuse_unquoted(inner: &mut Reader<'_>, stat: &str, name: &str) -> bool {
+    let Some(Value::Table(table)) = inner.node(stat).map(|node| &node.value) else { return false };
+    let rest = table.entries.first().map_or("", |entry| &entry.key);
+    let problem = Problem::error("unknown-slo", format!("`{name}` is no latency figure by itself"))
+        .at(inner.place_of(stat), "a dot inside a percentile needs quotes")
+        .help(format!("write \"{name}.{rest}\" = \"1s\""));
+    inner.report(stat, problem);
+    true
 }
 
 fn push_term(
@@ -259,7 +285,7 @@ pub(super) fn read_output(root: &mut Reader<'_>) -> OutputOptions {
 }
 
 fn refuse_fine_sampling(r: &Reader<'_>, every: Found<Span>) {
-    if every.value < Span::from_micros(1_000) {
+    if every.value < INTERVAL_MIN {
         let title = format!("sampling every {} fills the disk", duration::format(every.value));
         let problem = Problem::error("bad-value", title)
             .at(every.place, "expected at least 1ms")

@@ -15,12 +15,15 @@ mod read;
 mod resolved;
 mod router;
 mod template;
+pub mod text;
 mod traffic;
 mod tree;
 
 pub use engine::BlocksFrom;
 pub use memory::{GraphMemory, KvCacheDtype, MemoryBudget, MemoryInputs};
-pub use method::{LatencyMetric, LatencyStat, OutputOptions, RequestsFile, SloTerm};
+pub use method::{
+    LatencyMetric, LatencyStat, OutputOptions, REPLICATIONS_MAX, RequestsFile, SloTerm,
+};
 pub use pool::PoolSetup;
 pub use problem::{Diagnostics, Severity};
 pub use profile::{Profile, Region};
@@ -34,8 +37,12 @@ use pool::PoolSection;
 use problem::{Problem, Problems, Source};
 use profiles::ProfileShelf;
 use read::Reader;
+use std::io::ErrorKind;
 use std::path::Path;
+use text::TextError;
 
+/// Most pools of a scenario.
+const POOLS_MAX: usize = 1_000;
 /// Largest seed: what a TOML integer holds.
 const SEED_MAX: u64 = i64::MAX as u64;
 
@@ -146,12 +153,15 @@ fn into_result(checked: Checked) -> Result<Scenario, Diagnostics> {
 pub fn check(path: &Path, overrides: &[(String, String)]) -> Checked {
     let name = path.display().to_string();
     let folder = path.parent().unwrap_or(Path::new(""));
-    match std::fs::read_to_string(path) {
+    match text::read(path) {
         Ok(text) => check_str(&name, &text, folder, overrides),
         Err(error) => {
-            let problem =
-                Problem::error("scenario-missing", format!("cannot read {name}: {error}"))
-                    .help("`fleetcast init` writes a scenario to start from");
+            let code = match &error {
+                TextError::Io(io) if io.kind() == ErrorKind::NotFound => "scenario-missing",
+                _ => "scenario-unreadable",
+            };
+            let problem = Problem::error(code, format!("cannot read {name}: {error}"))
+                .help("`fleetcast init` writes a scenario to start from");
             let diagnostics = Diagnostics::new(Vec::new(), vec![problem]);
             Checked { scenario: None, diagnostics }
         }
@@ -215,7 +225,13 @@ fn read_scenario(
     let output = method::read_output(&mut r);
     r.finish();
     let (pools, traffic, routing) = (pools?, traffic?, routing?);
-    let parts = checks::Parts { run: &run, pools: &pools, traffic: &traffic, slo: &slo };
+    let parts = checks::Parts {
+        run: &run,
+        pools: &pools,
+        traffic: &traffic,
+        slo: &slo,
+        sample_every: output.sample_every,
+    };
     checks::check(&parts, &routing.router, problems);
     let profiles = profiles_in_use(&pools, shelf, &parts, problems);
     let slo: Vec<SloTerm> = slo.into_iter().map(|(term, _)| term).collect();
@@ -258,6 +274,13 @@ fn read_pools(r: &mut Reader<'_>, shelf: &mut ProfileShelf) -> Option<Vec<PoolSe
                 .at(r.place_of("pool"), "expected at least one [[pool]]");
             r.report("pool", problem);
         }
+        return None;
+    }
+    if readers.len() > POOLS_MAX {
+        let problem = Problem::error("too-many-pools", format!("{} pools", readers.len()))
+            .at(r.place_of("pool"), format!("expected at most {POOLS_MAX}"))
+            .help("equal pools are one pool with more `instances`");
+        r.report("pool", problem);
         return None;
     }
     let mut names: Vec<String> = Vec::new();

@@ -165,8 +165,24 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diagnostics {
     sources: Vec<Source>,
+    /// Where the lines of each source start.
+    lines: Vec<Vec<usize>>,
     problems: Vec<Problem>,
 }
+
+/// Where a finding stands, as people count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// A file name, or `--set`.
+    pub file: &'a str,
+    /// Line from 1.
+    pub line: usize,
+    /// Column from 1, in characters.
+    pub column: usize,
+}
+
+/// Most findings shown as text; a file with more is not what it was taken for.
+const SHOWN_MAX: usize = 200;
 
 impl Diagnostics {
     /// Findings about these texts; errors first, each group in the order of the text.
@@ -176,7 +192,27 @@ impl Diagnostics {
             (p.severity, place.unwrap_or((u32::MAX, 0)))
         });
         problems.dedup();
-        Self { sources, problems }
+        let lines = sources.iter().map(|source| line_starts(&source.text)).collect();
+        Self { sources, lines, problems }
+    }
+
+    /// Where `problem`, one of [`Diagnostics::problems`], stands; `None` when it is about a file
+    /// as a whole.
+    #[must_use]
+    pub fn location(&self, problem: &Problem) -> Option<Location<'_>> {
+        let (place, _) = problem.mark.as_ref()?;
+        let source = self.sources.get(place.source as usize)?;
+        let (number, start) = self.line_of(*place)?;
+        let at = clamp(&source.text, *place).start;
+        let column = source.text[start..at].chars().count() + 1;
+        Some(Location { file: &source.name, line: number + 1, column })
+    }
+
+    /// Number from 0 and first byte of the line in which `place` begins.
+    fn line_of(&self, place: Place) -> Option<(usize, usize)> {
+        let starts = self.lines.get(place.source as usize)?;
+        let number = starts.partition_point(|&start| start <= place.start).checked_sub(1)?;
+        Some((number, starts[number]))
     }
 
     /// The findings, errors first.
@@ -203,14 +239,17 @@ impl Diagnostics {
         self.problems.is_empty()
     }
 
-    /// All findings as text, with terminal colours or without.
+    /// The findings as text, with terminal colours or without; of very many the first.
     #[must_use]
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
-        for problem in &self.problems {
+        for problem in self.problems.iter().take(SHOWN_MAX) {
             text.push_str(&renderer.render(&[self.group(problem)]));
             text.push_str("\n\n");
+        }
+        if let Some(more) = self.problems.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+            text.push_str(&format!("and {more} more\n\n"));
         }
         text
     }
@@ -223,7 +262,7 @@ impl Diagnostics {
         let title = level.primary_title(&problem.title).id(problem.code);
         let mut group = match &problem.mark {
             Some((place, label)) => match self.sources.get(place.source as usize) {
-                Some(source) => title.element(snippet(source, *place, label)),
+                Some(source) => title.element(self.snippet(source, *place, label)),
                 None => Group::with_title(title),
             },
             None => match self.sources.first() {
@@ -236,16 +275,29 @@ impl Diagnostics {
         }
         group
     }
+
+    /// Shows the line of the mark; the renderer would walk through the whole text each time.
+    fn snippet<'a>(
+        &self,
+        source: &'a Source,
+        place: Place,
+        label: &'a str,
+    ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
+        let (number, start) = self.line_of(place).unwrap_or((0, 0));
+        let mark = clamp(&source.text, place);
+        let start = start.min(mark.start);
+        let end = source.text[mark.end..].find('\n').map_or(source.text.len(), |n| mark.end + n);
+        Snippet::source(&source.text[start..end])
+            .path(&source.name)
+            .line_start(number + 1)
+            .annotation(
+                AnnotationKind::Primary.span(mark.start - start..mark.end - start).label(label),
+            )
+    }
 }
 
-fn snippet<'a>(
-    source: &'a Source,
-    place: Place,
-    label: &'a str,
-) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
-    Snippet::source(&source.text)
-        .path(&source.name)
-        .annotation(AnnotationKind::Primary.span(clamp(&source.text, place)).label(label))
+fn line_starts(text: &str) -> Vec<usize> {
+    std::iter::once(0).chain(text.match_indices('\n').map(|(newline, _)| newline + 1)).collect()
 }
 
 /// The first line of the stretch, cut to whole characters of the text.

@@ -5,8 +5,8 @@
 use super::problem::{Diagnostics, Problem, Problems, Source};
 use super::read::{Bounds, Length, Reader, integer_in, number_of};
 use super::tree::{self, Node, Value};
-use crate::latency::{Coefficients, LatencyError, StepTimeModel, TablePoint};
-use crate::units::Span;
+use crate::latency::{Coefficients, LatencyError, StepShape, StepTimeModel, TablePoint};
+use crate::units::{Fix, Span};
 use sha2::{Digest, Sha256};
 
 /// A calibration profile.
@@ -223,10 +223,14 @@ fn read_engine(r: &mut Reader<'_>) -> Option<ProfileEngine> {
 
 /// Reads the coefficients of the step-time model.
 pub(super) fn read_coefficients(r: &mut Reader<'_>) -> Option<Coefficients> {
-    let mut seconds =
-        |key: &str| r.number(key, Bounds::NotNegative(999.0)).map_or(0.0, |found| found.value);
+    let mut bounded = |key: &str, max: f64| {
+        r.number(key, Bounds::NotNegative(max)).map_or(0.0, |found| found.value)
+    };
+    let fixed_s = bounded("fixed_s", 999.0);
+    // What is multiplied has 64 bits.
+    let mut seconds = |key: &str| bounded(key, 17.0);
     let mut coefficients = Coefficients {
-        fixed_s: seconds("fixed_s"),
+        fixed_s,
         tokens_table: Vec::new(),
         per_prefill_token_s: seconds("per_prefill_token_s"),
         per_prefill_seq_s: seconds("per_prefill_seq_s"),
@@ -260,19 +264,14 @@ fn table_point(item: &Node) -> Option<TablePoint> {
 }
 
 fn check_coefficients(r: &Reader<'_>, coefficients: &Coefficients) -> bool {
-    let free = *coefficients
-        == Coefficients {
-            graph_sizes: coefficients.graph_sizes.clone(),
-            ..Coefficients::default()
-        };
-    if free {
-        let problem = Problem::error("free-steps", "every step would take no time")
-            .at(r.place(), "all coefficients are 0")
-            .help("give at least fixed_s, the seconds that any step takes");
-        r.report("fixed_s", problem);
-        return false;
-    }
     match StepTimeModel::new(coefficients) {
+        Ok(model) if is_free(&model) => {
+            let problem = Problem::error("free-steps", "every step would take no time")
+                .at(r.place(), "all coefficients are 0, or as good as")
+                .help("give at least fixed_s, the seconds that any step takes");
+            r.report("fixed_s", problem);
+            false
+        }
         Ok(_) => true,
         Err(error) => {
             let key = match &error {
@@ -284,6 +283,18 @@ fn check_coefficients(r: &Reader<'_>, coefficients: &Coefficients) -> bool {
             false
         }
     }
+}
+
+/// True when a step of a prompt and an answer takes no time even in the clock's finest unit.
+fn is_free(model: &StepTimeModel) -> bool {
+    let shape = StepShape {
+        prefill_tokens: 2,
+        prefill_seqs: 1,
+        prefill_attention: 4,
+        decode_seqs: 1,
+        decode_context: 1,
+    };
+    model.step(&shape) == Fix::ZERO
 }
 
 fn read_region(r: &mut Reader<'_>) -> Region {

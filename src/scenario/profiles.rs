@@ -4,7 +4,7 @@
 use super::problem::{Problem, Problems, Source};
 use super::profile::{self, Profile};
 use super::read::{Found, Reader};
-use super::{resolved, tree};
+use super::{resolved, text, tree};
 use crate::catalog::{self, Listing};
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ impl ProfileShelf {
             self.read(&format!("calibration/{name}.toml"), (*text).to_owned(), r.problems())
         } else if name.ends_with(".toml") {
             let file = self.folder.join(name);
-            match std::fs::read_to_string(&file) {
+            match text::read(&file) {
                 Ok(text) => self.read(&file.display().to_string(), text, r.problems()),
                 Err(error) => {
                     let title = format!("cannot read profile: {error}");

@@ -203,6 +203,12 @@ impl<'a> Reader<'a> {
         let in_seconds = format!("{key}_s");
         let text = self.node(key);
         let seconds = self.node(&in_seconds);
+        let (text, seconds) = match (text, seconds) {
+            // An override may spell the key in the other way.
+            (Some(a), Some(b)) if a.place.source < b.place.source => (None, Some(b)),
+            (Some(a), Some(b)) if a.place.source > b.place.source => (Some(a), None),
+            both => both,
+        };
         if text.is_some() && seconds.is_some() {
             let title = format!("`{key}` and `{in_seconds}` say the same thing twice");
             let problem = Problem::error("contradiction", title)
@@ -438,7 +444,7 @@ fn seconds_span(path: &str, node: &Node) -> Result<Span, Box<Problem>> {
 
 fn refuse_zero(path: &str, node: &Node, span: Span, length: Length) -> Result<Span, Box<Problem>> {
     if span == Span::ZERO && length == Length::Positive {
-        return Err(Box::new(wrong_kind(path, node, "more than no time")));
+        return Err(Box::new(wrong_kind(path, node, "a length of time above zero")));
     }
     Ok(span)
 }

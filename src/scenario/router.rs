@@ -1,6 +1,9 @@
 //! `[router.POLICY]`: which policy routes requests, and its parameters.
 
-use super::read::{Bounds, Length, Reader};
+use super::duration;
+use super::method::INTERVAL_MIN;
+use super::problem::Problem;
+use super::read::{Bounds, Found, Length, Reader};
 use crate::catalog::Listing;
 use crate::router::RouterConfig;
 use crate::units::Span;
@@ -63,6 +66,7 @@ pub(super) fn read(root: &mut Reader<'_>) -> Option<RouterSection> {
         "kv-aware" => {
             if let Some(found) = r.duration("scrape_every", Length::Positive) {
                 scrape_every = found.value;
+                refuse_fine_scrapes(&r, found);
             }
             let mut weight = |key: &str, default: f64| {
                 r.number(key, Bounds::NotNegative(1e6)).map_or(default, |w| w.value)
@@ -77,6 +81,16 @@ pub(super) fn read(root: &mut Reader<'_>) -> Option<RouterSection> {
     };
     r.finish();
     Some(RouterSection { router, scrape_every })
+}
+
+fn refuse_fine_scrapes(r: &Reader<'_>, every: Found<Span>) {
+    if every.value < INTERVAL_MIN {
+        let title = format!("scraping every {} keeps the run busy", duration::format(every.value));
+        let problem = Problem::error("bad-value", title)
+            .at(every.place, "expected at least 1ms")
+            .help("CloudWatch's high-resolution metrics have a period of 10s");
+        r.report("scrape_every", problem);
+    }
 }
 
 /// All routing policies.

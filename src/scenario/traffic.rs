@@ -4,11 +4,12 @@
 use super::problem::{Place, Problem};
 use super::read::{Bounds, Found, Length, Reader, integer_in, number_of};
 use super::tree::{Node, Value};
+use crate::engine::request::RequestId;
 use crate::units::Span;
-use crate::workload::open_load;
 use crate::workload::spec::{
     ArrivalSpec, BodySpec, LengthSpec, SharedPrefixSpec, TraceFormat, TraceSpec, TrafficSpec,
 };
+use crate::workload::{GROUPS_MAX, Load, WorkloadError, open_load};
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,29 @@ pub(super) fn read(root: &mut Reader<'_>, folder: &Path) -> Option<TrafficSectio
         open => read_open(open, &mut r),
     };
     let path = r.path().to_owned();
+    if let Some(spec) = &spec {
+        check_drawable(&r, spec);
+    }
     r.finish();
     Some(TrafficSection { spec: spec?, trace_sha256, place, path, input_place })
+}
+
+/// What the workload room refuses beyond the ranges of single keys, such as rates that leave the
+/// clock's range once scaled.
+fn check_drawable(r: &Reader<'_>, spec: &TrafficSpec) {
+    let mut bare = spec.clone();
+    match &mut bare {
+        // Its table is large, and its keys are checked one by one.
+        TrafficSpec::Open { bodies, .. } | TrafficSpec::Closed { bodies, .. } => {
+            bodies.shared_prefix = None;
+        }
+        TrafficSpec::Trace(_) => return,
+    }
+    if let Err(error) = open_load(&bare, 0) {
+        let problem = Problem::error("bad-traffic", error.to_string())
+            .at(r.place(), "no request could be drawn");
+        r.report("", problem);
+    }
 }
 
 const fn table_place(r: &Reader<'_>) -> Place {
@@ -137,7 +159,7 @@ fn read_bodies(r: &mut Reader<'_>) -> Option<BodySpec> {
     let input_tokens = read_lengths(r, "input_tokens");
     let output_tokens = read_lengths(r, "output_tokens");
     let shared_prefix = r.table("shared_prefix").and_then(|mut table| {
-        let groups = table.count("groups", 1..=100_000_000);
+        let groups = table.count("groups", 1..=GROUPS_MAX);
         let groups = required(&table, "groups", "groups = 8", groups);
         let tokens = table.count("tokens", 1..=TOKENS_MAX);
         let tokens = required(&table, "tokens", "tokens = 512", tokens);
@@ -275,14 +297,21 @@ fn read_trace(r: &mut Reader<'_>, folder: &Path) -> Option<(TraceSpec, String)> 
         r.report("sha256", problem);
     }
     let spec = TraceSpec { path: file, format, hash_block_size, speedup, limit };
-    // Opening reads the head of the file and settles its layout.
-    if let Err(error) = open_load(&TrafficSpec::Trace(spec.clone()), 0) {
+    if let Err(error) = read_first_row(&spec) {
         let problem = Problem::error("trace-unreadable", error.to_string())
             .at(path.place, "expected a trace of the stated format")
             .help("`fleetcast inspect FILE` says what is in it");
         r.report("path", problem);
     }
     Some((spec, sha256))
+}
+
+/// Settles the layout and whether it can be replayed; the other rows are read as they are needed.
+fn read_first_row(spec: &TraceSpec) -> Result<(), WorkloadError> {
+    match open_load(&TrafficSpec::Trace(spec.clone()), 0)? {
+        Load::Open(mut source) => source.next_arrival(RequestId(0)).map(drop),
+        Load::Closed { .. } => Ok(()),
+    }
 }
 
 fn unreadable_trace(r: &Reader<'_>, path: Found<&str>, file: &Path, error: &std::io::Error) {
@@ -305,6 +334,11 @@ fn unreadable_trace(r: &Reader<'_>, path: Found<&str>, file: &Path, error: &std:
 }
 
 fn file_sha256(file: &Path) -> std::io::Result<String> {
+    let metadata = std::fs::metadata(file)?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        // It is read more than once, and a device may never end.
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
     let mut reader = std::fs::File::open(file)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

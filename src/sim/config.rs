@@ -5,6 +5,9 @@ use crate::latency::StepTimeModel;
 use crate::router::RouterConfig;
 use crate::units::{SimTime, Span};
 
+/// Most replicas of a fleet; far above any real one, far below what their numbers could hold.
+pub const REPLICAS_MAX: u32 = 1 << 20;
+
 /// A fleet, its router and the method of the run. Traffic is given apart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {

@@ -7,7 +7,8 @@
 //!    the same result, and recorders, samples and the progress callback change nothing but the
 //!    count of events.
 //! 3. A run ends: when all requests ended, at the drain limit, when nothing can change any more
-//!    ([`result::RunResult::stalled`]), or with an error when time stands still.
+//!    ([`result::RunResult::stalled`]), or with an error when time stands still or runs past the
+//!    clock.
 //! 4. Nobody is lost: requests by fate add up, and a request's seven parts add up to its E2E.
 //! 5. Memory follows the requests in flight, not the length of the run.
 
@@ -27,15 +28,12 @@ use crate::engine::replica::Replica;
 use crate::router::{FleetShape, Router};
 use crate::units::{SimTime, Span};
 use crate::workload::{Load, WorkloadError};
-use config::{PoolConfig, SimConfig};
+use config::{PoolConfig, REPLICAS_MAX, SimConfig};
 use result::{Recorder, RunResult};
 use run_loop::Simulation;
 use std::error::Error;
 use std::ops::ControlFlow;
 use traffic::Traffic;
-
-/// Most replicas of a fleet; far above any real one, far below what their numbers could hold.
-const REPLICAS_MAX: u32 = 1 << 20;
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +90,12 @@ pub enum SimError<E: Error + 'static> {
         /// Engine events at that instant.
         wakes: u64,
     },
+    /// Something happens at the end of the clock, where all times are alike.
+    #[error(
+        "simulated time ran past the clock's range of 213 days; \
+         help: look for step times, latencies or think times far too long"
+    )]
+    EndOfClock,
     /// The progress callback asked to stop.
     #[error("interrupted at {at} of simulated time")]
     Interrupted {
@@ -105,7 +109,7 @@ pub enum SimError<E: Error + 'static> {
 ///
 /// # Errors
 /// When an engine cannot be built, traffic cannot be drawn, the configuration would never let time
-/// pass, or `progress` asked to stop.
+/// pass or lets it run past the clock, or `progress` asked to stop.
 pub fn run<R, Rec, E>(
     config: &SimConfig,
     make: impl Fn(&PoolConfig) -> Result<R, E>,

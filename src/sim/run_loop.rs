@@ -129,7 +129,8 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
     /// Runs to the end and hands out the totals.
     ///
     /// # Errors
-    /// When traffic cannot be drawn, time stands still, or `progress` asks to stop.
+    /// When traffic cannot be drawn, time stands still or runs past the clock, or `progress` asks
+    /// to stop.
     pub fn run<E: Error + 'static>(
         mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
@@ -151,6 +152,10 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
                 return Ok(self.stalled());
             }
             if key.at() != self.now {
+                // Times that do not fit saturate there: no latency could be told from it.
+                if key.at() == SimTime::MAX && !self.is_stuck() {
+                    return Err(SimError::EndOfClock);
+                }
                 self.move_to(key.at());
             }
             self.events += 1;

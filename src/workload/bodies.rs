@@ -7,7 +7,7 @@ use crate::engine::request::{Prompt, RequestId, Segment, StreamId};
 use crate::kernel::rng::{Cause, Stream, Zipf};
 
 /// Most shared prefixes: their popularity table takes 8 bytes each.
-const GROUPS_MAX: u32 = 1 << 24;
+pub(crate) const GROUPS_MAX: u32 = 1 << 24;
 
 /// Draws request bodies without end.
 pub(super) struct Bodies {

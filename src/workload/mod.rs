@@ -9,6 +9,7 @@ pub mod inspect;
 pub mod spec;
 mod trace;
 
+pub(crate) use bodies::GROUPS_MAX;
 pub use generate::open_load;
 pub use trace::{Detection, detect};
 

@@ -235,12 +235,16 @@ fn bad_input_gives_code_two_words_on_stderr_and_no_file() {
     for (name, text) in files {
         fs::write(at.join(name), text).unwrap();
     }
+    let latin = SMALL.replace("small", "sm~ll").into_bytes();
+    let latin: Vec<u8> = latin.into_iter().map(|b| if b == b'~' { 0xFC } else { b }).collect();
+    fs::write(at.join("latin.toml"), latin).unwrap();
     let before = names(at);
     for (arguments, words) in [
         (&["run"][..], "SCENARIO"),
         (&["fly", "small.toml"], "unrecognized subcommand"),
         (&["sweep", "small.toml"], "unrecognized subcommand"),
         (&["run", "small.toml", "--threads", "0"], "--threads"),
+        (&["run", "small.toml", "--threads", "1000000"], "--threads"),
         (&["run", "small.toml", "--seed=-1"], "--seed"),
         (&["run", "small.toml", "--replications", "0"], "--replications"),
         (&["run", "small.toml", "--requests", "parquet"], "parquet"),
@@ -257,6 +261,9 @@ fn bad_input_gives_code_two_words_on_stderr_and_no_file() {
         (&["run", "trace.toml", "--out", "out"], "none.csv"),
         (&["run", "cut.toml", "--out", "out"], "cut.csv:2"),
         (&["run", "small.toml", "--out", "file"], "expected a folder"),
+        (&["run", "latin.toml", "--out", "out"], "line 2, column 11: byte 0xFC is not UTF-8"),
+        (&["inspect", "latin.toml"], "line 2, column 11: byte 0xFC is not UTF-8"),
+        (&["run", "small.toml", "--set", "pool.0.frontend_latency=18446744s"], "past the clock"),
         (&["check", "unknown.toml", "small.toml"], ""),
         (&["inspect", "missing"], "missing"),
         (&["inspect", "file"], "tried as"),
@@ -423,4 +430,69 @@ fn an_interruption_leaves_code_130_and_nothing_half_written() {
     Process::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(names(dir.path()), ["small.toml"]);
+}
+
+#[test]
+fn a_run_never_replaces_what_no_run_wrote() {
+    let dir = folder();
+    fs::write(dir.path().join("requests.csv"), "my trace").unwrap();
+    let (code, _, stderr) = answer(dir.path(), &["run", "small.toml", "--out", "."]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("`requests.csv` in it is of no earlier run"), "{stderr}");
+    assert_eq!(fs::read_to_string(dir.path().join("requests.csv")).unwrap(), "my trace");
+}
+
+#[test]
+fn findings_for_machines_say_where() {
+    let dir = folder();
+    let text = SMALL.replace("rate_rps", "rate_rsp");
+    fs::write(dir.path().join("bad.toml"), &text).unwrap();
+    let (code, stdout, _) = answer(dir.path(), &["check", "bad.toml", "--json"]);
+    assert_eq!(code, 2);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let problems = json["files"][0]["problems"].as_array().unwrap();
+    let found = problems.iter().find(|p| p["code"] == "unknown-key").unwrap();
+    let line = text.lines().position(|line| line.contains("rate_rsp")).unwrap() + 1;
+    assert_eq!((&found["file"], &found["column"]), (&"bad.toml".into(), &1.into()));
+    assert_eq!(found["line"], line);
+}
+
+#[cfg(unix)]
+#[test]
+fn many_replications_need_few_open_files() {
+    let dir = folder();
+    let program = assert_cmd::cargo::cargo_bin("fleetcast");
+    let script = format!(
+        "ulimit -n 64; exec '{}' run small.toml --quiet --threads 2 --set run.horizon=200ms --set \
+         run.warm_up=0s --set run.drain_limit=0s --replications 80 --out out",
+        program.display()
+    );
+    let output = Command::new("sh").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{stderr}");
+    let rows = fs::read_to_string(dir.path().join("out/timeseries.csv")).unwrap();
+    let last = rows.lines().last().unwrap();
+    assert!(last.starts_with("79,"), "{last}");
+    assert_eq!(
+        names(&dir.path().join("out")),
+        ["requests.csv", "resolved.toml", "summary.json", "timeseries.csv"]
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_stdout_is_told_with_code_two() {
+    let dir = folder();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for arguments in [&["run", "small.toml"][..], &["catalog"], &["check", "small.toml"]] {
+        let output = std::process::Command::new(assert_cmd::cargo::cargo_bin("fleetcast"))
+            .current_dir(dir.path())
+            .args(arguments)
+            .stdout(full())
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("writing the answer to stdout"), "{stderr}");
+    }
 }

@@ -226,6 +226,16 @@ fn a_stalled_run_meets_no_target() {
     let summary = summary_of("", vec![stuck]);
     assert!(!summary.targets_met());
     assert_eq!(codes(&summary)[0], "stalled");
+    // Read back, as `inspect` does, it is still no success.
+    let again: Summary = serde_json::from_str(&summary.to_json().unwrap()).unwrap();
+    assert!(again.stalled() && !again.targets_met());
+}
+
+#[test]
+fn a_warm_up_that_outlasts_the_traffic_is_not_billed() {
+    let mut short = run(10);
+    (short.measured_from, short.measured_to) = (at(9e6), at(9e6));
+    close(Some(summary_of("", vec![short]).simulated_s), 3660.0);
 }
 
 #[test]

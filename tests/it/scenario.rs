@@ -620,3 +620,107 @@ mod properties {
         }
     }
 }
+
+/// The only finding's code, and all text.
+fn refusal(checked: &Checked) -> (String, String) {
+    let codes: Vec<&str> = checked.diagnostics.problems().iter().map(|p| p.code).collect();
+    assert_eq!(codes.len(), 1, "{}", checked.diagnostics);
+    (codes[0].to_owned(), shown(checked))
+}
+
+#[test]
+fn what_would_only_fail_or_hang_in_the_run_is_found_by_check() {
+    let lengths = "input_tokens = 5, output_tokens = 5";
+    for (key, value, code) in [
+        ("router", "{ kv-aware = { scrape_every = \"1ps\" } }".to_owned(), "bad-value"),
+        ("run.replications", "10001".to_owned(), "bad-value"),
+        ("pool.0.step_time.per_decode_seq_s", "18".to_owned(), "bad-value"),
+        ("pool.0.step_time", "{ fixed_s = 1e-30 }".to_owned(), "free-steps"),
+        (
+            "traffic",
+            format!(
+                "{{ rate-curve = {{ window = \"1s\", rates_rps = [1e6], scale = 1e6, repeat = \
+                 true, {lengths} }} }}"
+            ),
+            "bad-traffic",
+        ),
+        (
+            "traffic.poisson.shared_prefix",
+            "{ groups = 100000000, tokens = 5 }".to_owned(),
+            "bad-value",
+        ),
+    ] {
+        let (found, text) = refusal(&set(key, &value));
+        assert_eq!(found, code, "{text}");
+    }
+    let pool = &SOUND[SOUND.find("[[pool]]").unwrap()..SOUND.find("[traffic").unwrap()];
+    let fleet = SOUND.replace("instances = 1\n", "instances = 100000\n")
+        + &pool.replace("\"p5\"", "\"q\"").replace("instances = 1\n", "instances = 99999\n");
+    let (code, text) = refusal(&check(&fleet));
+    assert_eq!(code, "too-many-replicas", "{text}");
+}
+
+#[test]
+fn an_override_may_give_seconds_where_the_file_gives_a_text() {
+    let scenario = set("run.horizon_s", "20").scenario.unwrap();
+    assert_eq!(scenario.config.horizon.unwrap().seconds(), 20.0);
+    let twice = SOUND.replace("horizon = \"10m\"", "horizon = \"10m\"\nhorizon_s = 600");
+    assert_eq!(refusal(&check(&twice)).0, "contradiction");
+}
+
+#[test]
+fn a_percentile_with_a_point_and_no_quotes_says_how_to_write_it() {
+    let text = refusal(&check(&format!("{SOUND}[slo]\nttft.p99.9 = \"1s\"\n"))).1;
+    assert!(text.contains("write \"ttft.p99.9\" = \"1s\""), "{text}");
+}
+
+#[test]
+fn a_limit_on_gaps_says_that_goodput_does_not_look_at_it() {
+    let scenario = load(&format!("{SOUND}[slo]\nitl.p99 = \"1s\"\n")).unwrap();
+    assert_eq!(scenario.advice[0].code, "goodput-without-itl");
+}
+
+#[test]
+fn thousands_of_slips_are_shown_in_part_and_counted_in_full() {
+    let keys: String = (0..20_000).map(|i| format!("k{i} = {i}\n")).collect();
+    let checked = check(&format!("{SOUND}{keys}"));
+    assert_eq!(checked.diagnostics.errors(), 20_000);
+    let text = checked.diagnostics.to_string();
+    assert_eq!(text.matches("unknown key").count(), 200);
+    assert!(text.ends_with("and 19800 more\n\n"), "{}", &text[text.len() - 300..]);
+    let last = checked.diagnostics.problems().last().unwrap();
+    let at = checked.diagnostics.location(last).unwrap();
+    assert_eq!((at.file, at.line, at.column), ("toy.toml", SOUND.lines().count() + 20_000, 1));
+    let slo: String = (0..20_000).map(|i| format!("\"ttft.p0.{i:05}1\" = \"1s\"\n")).collect();
+    assert_eq!(refusal(&check(&format!("{SOUND}[slo]\n{slo}"))).0, "too-many-terms");
+    let pools = "[[pool]]\n".repeat(20_000);
+    let pools = check(&format!("name = \"many\"\n{pools}{}", traffic_part()));
+    assert_eq!(refusal(&pools).0, "too-many-pools");
+}
+
+fn traffic_part() -> String {
+    format!("{}\n[run]\nhorizon = \"1m\"\n", &SOUND[SOUND.find("[traffic").unwrap()..])
+}
+
+#[test]
+fn a_trace_whose_first_row_cannot_be_replayed_is_found_by_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = r#"{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[1,2]}"#;
+    std::fs::write(dir.path().join("t.jsonl"), row).unwrap();
+    let head = &SOUND[..SOUND.find("[traffic").unwrap()];
+    let text = format!("{head}[traffic.trace]\npath = \"t.jsonl\"\n");
+    let (code, text) = refusal(&scenario::check_str("toy.toml", &text, dir.path(), &[]));
+    assert_eq!(code, "trace-unreadable");
+    assert!(text.contains("t.jsonl:1: ") && text.contains("give `hash_block_size`"), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_is_no_trace_and_no_endless_scenario() {
+    let head = &SOUND[..SOUND.find("[traffic").unwrap()];
+    let (_, text) = refusal(&check(&format!("{head}[traffic.trace]\npath = \"/dev/zero\"\n")));
+    assert!(text.contains("not a regular file"), "{text}");
+    let (code, text) = refusal(&scenario::check(Path::new("/dev/zero"), &[]));
+    assert_eq!(code, "scenario-unreadable");
+    assert!(text.contains("longer than 16 MiB"), "{text}");
+}

@@ -227,6 +227,22 @@ fn a_stall_ends_the_run_and_names_the_requests() {
 }
 
 #[test]
+fn time_past_the_clock_is_an_error_and_no_latency() {
+    let ends_past_it = |config: &SimConfig, step: Span, load: Load| {
+        let result = run(config, &Service::fixed(step), load, &mut NoRecorder);
+        assert!(matches!(result, Err(SimError::EndOfClock)), "{result:?}");
+    };
+    let one = || open([Arrival { at: at(0), body: body(0, 10, 1) }].into_iter());
+    let far = Span(u64::MAX - 1);
+    let config = fleet(vec![pool(1, 1000)]);
+    ends_past_it(&config, Span(u64::MAX), one());
+    ends_past_it(&config, us(10), closed(1, far, (0..3).map(|id| body(id, 10, 1))));
+    let mut slow = fleet(vec![pool(1, 1000)]);
+    (slow.pools[0].routing_latency, slow.pools[0].frontend_latency) = (far, far);
+    ends_past_it(&slow, us(10), one());
+}
+
+#[test]
 fn a_hang_up_frees_a_stalled_queue() {
     let config = fleet(vec![pool(1, 1000)]);
     let service = Service { prompt_max: 50, ..Service::fixed(us(10)) };

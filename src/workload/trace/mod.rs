@@ -271,7 +271,7 @@ impl TraceSource {
             };
             return Err(self.reader.error(format!(
                 "the row has hash ids and the file does not say how many tokens each stands for; \
-                 give the hash block size (Mooncake: 512){hint}"
+                 give `hash_block_size` (Mooncake: 512){hint}"
             )));
         };
         // The reader has checked that the last block, and only that, may be partial.
