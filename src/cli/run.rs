@@ -19,10 +19,11 @@ use crate::report::format::figure;
 use crate::report::terminal::render;
 use crate::report::trend::WaitTrend;
 use crate::report::{RunOutcome, Summary};
-use crate::scenario::Scenario;
+use crate::scenario::{RequestsFile, Scenario};
 use crate::sim::config::{PoolConfig, SimConfig};
 use crate::sim::replication::seed_of;
 use crate::sim::result::{Recorder, RequestRow, SampleRow};
+use crate::units::{SimTime, Span};
 use crate::workload::open_load;
 use crate::workload::spec::TrafficSpec;
 
@@ -114,30 +115,45 @@ fn replication(
         SimConfig { seed: seed_of(scenario.config.seed, number), ..scenario.config.clone() };
     let load = open_load(&scenario.traffic, config.seed)?;
     let rows = folder.map(|folder| run_files::open(folder, scenario, number)).transpose()?;
-    let mut observer = Observer { rows, trend: WaitTrend::default() };
     let mut watch = |at: &crate::sim::Progress| {
         share.update(at.now, at.ended);
         ControlFlow::Continue(())
     };
     let make = |pool: &PoolConfig| Engine::new(pool.engine.clone(), pool.step_time.clone());
-    let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
+    let trend = WaitTrend::default();
+    let wanted = rows.is_some() && scenario.output.requests != RequestsFile::None;
+    let (result, rows, trend) = if wanted {
+        let mut observer = Observer::<true> { rows, trend };
+        let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
+        (result, observer.rows, observer.trend)
+    } else {
+        let mut observer = Observer::<false> { rows, trend };
+        let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
+        (result, observer.rows, observer.trend)
+    };
     // The parts of the others are closed here: there may be more of them than open files.
-    let files = observer.rows.map(run_files::finish).transpose()?.filter(|_| number == 0);
-    Ok((RunOutcome { result, trend: observer.trend }, files))
+    let files = rows.map(run_files::finish).transpose()?.filter(|_| number == 0);
+    Ok((RunOutcome { result, trend }, files))
 }
 
-/// Watches one simulation for the files and for the warnings.
-struct Observer {
+/// Watches one simulation for the files and for the warnings; rows of requests are only made when
+/// a file wants them.
+struct Observer<const REQUESTS: bool> {
     rows: Option<run_files::Rows>,
     trend: WaitTrend,
 }
 
-impl Recorder for Observer {
+impl<const REQUESTS: bool> Recorder for Observer<REQUESTS> {
+    const WANTS_REQUESTS: bool = REQUESTS;
+
     fn request(&mut self, row: &RequestRow) {
-        self.trend.record(row);
         if let Some(rows) = &mut self.rows {
             rows.request(row);
         }
+    }
+
+    fn waited(&mut self, arrival: SimTime, wait: Span) {
+        self.trend.record(arrival, wait);
     }
 
     fn sample(&mut self, row: &SampleRow) {

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::engine::record::EngineTotals;
-use crate::metrics::LatencyHistogram;
+use crate::metrics::{LatencyHistogram, LengthHistogram};
 use crate::report::cost::{CostFigures, pool_cost};
 use crate::sim::config::{PoolConfig, SimConfig};
 use crate::sim::result::{BreakdownSet, LatencySet, PoolResult, RequestCounts, RunResult};
@@ -212,6 +212,10 @@ pub struct PoolFigures {
     pub insufficient_capacity: u32,
     /// The bill.
     pub cost_usd: f64,
+    /// Prompt tokens of the measured requests that it completed: 5th and 95th percentile.
+    pub input_tokens: Option<[u64; 2]>,
+    /// Their output tokens, likewise.
+    pub output_tokens: Option<[u64; 2]>,
     /// The KV cache of its replicas.
     pub kv: KvFigures,
     /// Latencies of the measured requests that it completed.
@@ -388,9 +392,16 @@ fn pool_figures(
         // A fixed fleet is there from the start and asks for nothing.
         insufficient_capacity: 0,
         cost_usd,
+        input_tokens: middle(&pool.input_lengths),
+        output_tokens: middle(&pool.output_lengths),
         kv: kv_figures(std::slice::from_ref(pool)),
         latency_s: LatencyFigures::of(&pool.latency),
     }
+}
+
+/// Where the middle nine tenths of lengths begin and end.
+fn middle(lengths: &LengthHistogram) -> Option<[u64; 2]> {
+    Some([lengths.percentile(0.05)?, lengths.percentile(0.95)?])
 }
 
 /// Time with a step running over time in service, over all replicas of a pool. A step that the
@@ -453,6 +464,8 @@ fn merge_pool(all: &mut PoolResult, one: &PoolResult) {
     all.measured_completed += one.measured_completed;
     all.measured_input_tokens += one.measured_input_tokens;
     all.measured_output_tokens += one.measured_output_tokens;
+    all.input_lengths.merge(&one.input_lengths);
+    all.output_lengths.merge(&one.output_lengths);
     all.good += one.good;
     merge_engine(&mut all.engine, &one.engine);
     // The same fleet in every run.

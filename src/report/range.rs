@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::figures::{Figures, PoolFigures};
 use crate::report::format::{count, figure, plain};
 use crate::scenario::{Region, Scenario};
+use crate::workload::spec::TrafficSpec;
 
 /// A profile as an answer names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +42,36 @@ pub fn departures(scenario: &Scenario, figures: &Figures) -> Vec<(String, Vec<St
         let profile = &in_use.profile;
         let users = (scenario.pools.iter().zip(&figures.pools))
             .filter(|(setup, _)| setup.profile.as_deref() == Some(profile.name.as_str()));
-        let by: Vec<String> = users.flat_map(|(_, pool)| outside(&profile.region, pool)).collect();
+        // What lengths a generator draws is judged beforehand; those of a trace show in the run.
+        let replayed = matches!(scenario.traffic, TrafficSpec::Trace(_));
+        let by: Vec<String> = users
+            .flat_map(|(_, pool)| {
+                let mut by = outside(&profile.region, pool);
+                if replayed {
+                    by.extend(lengths_outside(&profile.region, pool));
+                }
+                by
+            })
+            .collect();
         (profile.name.clone(), by)
     };
     scenario.profiles.iter().map(of_profile).filter(|(_, by)| !by.is_empty()).collect()
+}
+
+/// The middle nine tenths of lengths may not leave those measured.
+fn lengths_outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
+    let lengths = [
+        ("prompts", region.input_tokens, pool.input_tokens),
+        ("outputs", region.output_tokens, pool.output_tokens),
+    ];
+    let outside = |(what, fitted, seen): (&str, Option<[f64; 2]>, Option<[u64; 2]>)| {
+        let ([low, high], [from, to]) = (fitted?, seen?);
+        ((from as f64) < low || to as f64 > high).then(|| {
+            let (low, high) = (figure(low), figure(high));
+            format!("{what} of {from} to {to} tokens (5 to 95 %), fitted to {low} to {high}")
+        })
+    };
+    lengths.into_iter().filter_map(outside).collect()
 }
 
 /// Batches may not grow beyond those measured, nor stay below them on average; KV usage may not

@@ -2,7 +2,6 @@
 //! widen as the run goes on, so that its length need not be known. An observer of requests with
 //! constant memory; integers only.
 
-use crate::sim::result::{RequestRow, RequestStatus};
 use crate::units::{SimTime, Span};
 
 /// Windows kept; when a request arrives after the last, neighbours are joined.
@@ -41,18 +40,8 @@ impl Default for WaitTrend {
 }
 
 impl WaitTrend {
-    /// Takes note of a request. Those that were refused never waited; those that were still
-    /// waiting at the end have no known wait.
-    pub fn record(&mut self, row: &RequestRow) {
-        match row.status {
-            RequestStatus::Completed | RequestStatus::TimedOut => {
-                self.add(row.arrival, row.breakdown.queue + row.breakdown.kv_wait);
-            }
-            RequestStatus::Rejected | RequestStatus::Unfinished => {}
-        }
-    }
-
-    fn add(&mut self, arrival: SimTime, wait: Span) {
+    /// Takes note of a request that arrived at `arrival` and waited for `wait`.
+    pub fn record(&mut self, arrival: SimTime, wait: Span) {
         while arrival.0 / self.width_ps >= WINDOWS as u64 {
             self.widen();
         }
@@ -102,7 +91,7 @@ mod tests {
         let mut trend = WaitTrend::default();
         for second in 0..1000 {
             let wait = Span::from_micros(wait_ms(second) * 1000);
-            trend.add(SimTime::from_micros(second * 1_000_000), wait);
+            trend.record(SimTime::from_micros(second * 1_000_000), wait);
         }
         trend
     }
@@ -124,7 +113,7 @@ mod tests {
         let trend = trend(|_| 1);
         assert_eq!(trend.windows.iter().map(|w| w.requests).sum::<u64>(), 1000);
         let mut far = WaitTrend::default();
-        far.add(SimTime::MAX, Span::ZERO);
+        far.record(SimTime::MAX, Span::ZERO);
         assert_eq!(far.windows.iter().map(|w| w.requests).sum::<u64>(), 1);
     }
 }

@@ -122,6 +122,12 @@ pub trait Recorder {
     /// that are unfinished when the run stops come last, in order of id.
     fn request(&mut self, row: &RequestRow);
 
+    /// A request that arrived at `arrival` left its engine, having waited there for `wait` before
+    /// its first admission (or in all); told whether rows are wanted or not.
+    fn waited(&mut self, arrival: SimTime, wait: Span) {
+        let _ = (arrival, wait);
+    }
+
     /// A pool was sampled.
     fn sample(&mut self, row: &SampleRow);
 }

@@ -144,6 +144,7 @@ impl<'a, Rec: Recorder> Tally<'a, Rec> {
         let pool = &mut self.pools[place.pool as usize];
         let parts = breakdown(record, entry.arrival, pool.overhead);
         let output = u64::from(record.output_tokens);
+        self.recorder.waited(entry.arrival, parts.queue + parts.kv_wait);
         match record.reason {
             FinishReason::Length => {
                 pool.result.counts.completed += 1;
