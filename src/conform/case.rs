@@ -11,6 +11,9 @@ use crate::latency::StepTimeModel;
 use crate::units::{SimTime, Span};
 use serde::Deserialize;
 
+/// Most blocks of a case: the reference engine keeps each one in memory.
+const BLOCKS_MAX: u32 = 1 << 24;
+
 /// One case: an engine, a clock, and requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -220,6 +223,11 @@ impl Case {
         if let Arrivals::Closed { concurrency: 0, .. } = self.arrivals {
             return Err("`arrivals.concurrency` is 0; expected 1 or more".to_owned());
         }
+        let blocks = self.engine.num_gpu_blocks;
+        if blocks > BLOCKS_MAX {
+            let expected = format!("expected at most {BLOCKS_MAX}");
+            return Err(format!("`engine.num_gpu_blocks` is {blocks}; {expected}"));
+        }
         let total = self.requests.len();
         for (number, request) in self.requests.iter().enumerate() {
             let bad = |problem: String| Err(format!("request {number}: {problem}"));
@@ -229,6 +237,11 @@ impl Case {
             let tokens: u64 = request.segs.iter().map(|&(_, _, len)| u64::from(len)).sum();
             if tokens == 0 || tokens + u64::from(request.out) > u64::from(u32::MAX) {
                 return bad(format!("the prompt has {tokens} tokens; expected 1 to 2^32 - `out`"));
+            }
+            let longest = self.engine.max_model_len;
+            if tokens >= u64::from(longest) {
+                let expected = format!("expected fewer than `max_model_len`, {longest}");
+                return bad(format!("the prompt has {tokens} tokens; {expected}"));
             }
             for &(kind, quoted, _) in &request.segs {
                 if kind == SegmentKind::Output && quoted >= total as u64 {

@@ -9,7 +9,9 @@ use crate::engine::record::EngineTotals;
 use crate::metrics::{LatencyHistogram, LengthHistogram};
 use crate::report::cost::{CostFigures, pool_cost};
 use crate::sim::config::{PoolConfig, SimConfig};
-use crate::sim::result::{BreakdownSet, LatencySet, PoolResult, RequestCounts, RunResult};
+use crate::sim::result::{
+    BreakdownSet, LatencySet, PoolResult, RequestCounts, RunResult, add_totals,
+};
 use crate::units::{Fix, PS_PER_S, SimTime};
 
 /// Statistics of a sample of times, in seconds.
@@ -467,27 +469,9 @@ fn merge_pool(all: &mut PoolResult, one: &PoolResult) {
     all.input_lengths.merge(&one.input_lengths);
     all.output_lengths.merge(&one.output_lengths);
     all.good += one.good;
-    merge_engine(&mut all.engine, &one.engine);
+    add_totals(&mut all.engine, &one.engine);
     // The same fleet in every run.
     all.replicas = one.replicas;
     all.usable_blocks = one.usable_blocks;
-    all.busy += one.busy;
-}
-
-fn merge_engine(all: &mut EngineTotals, one: &EngineTotals) {
-    all.steps += one.steps;
-    all.scheduled_tokens += one.scheduled_tokens;
-    all.output_tokens += one.output_tokens;
-    all.batch_sum += one.batch_sum;
-    all.used_blocks_sum += one.used_blocks_sum;
-    all.used_blocks_max = all.used_blocks_max.max(one.used_blocks_max);
-    all.running_max = all.running_max.max(one.running_max);
-    all.waiting_max = all.waiting_max.max(one.waiting_max);
-    all.preemptions += one.preemptions;
-    all.prefix_queries += one.prefix_queries;
-    all.prefix_hits += one.prefix_hits;
-    all.prefix_preempted_queries += one.prefix_preempted_queries;
-    all.prefix_preempted_hits += one.prefix_preempted_hits;
-    all.evicted_blocks += one.evicted_blocks;
     all.busy += one.busy;
 }

@@ -341,7 +341,8 @@ impl Warning {
     pub fn next(&self) -> String {
         match self {
             Self::Stalled { .. } => "give the engine more KV blocks, or lower `max_model_len` to \
-                                     what they hold"
+                                     what they hold; without chunked prefill, let a step take \
+                                     the longest prompt"
                 .to_owned(),
             Self::NoArrivals => {
                 "raise the rate or the horizon, or look at the trace with `fleetcast inspect`"

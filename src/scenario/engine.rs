@@ -205,6 +205,16 @@ fn check(r: &Reader<'_>, c: &EngineConfig) {
             "raise max_num_batched_tokens, lower max_model_len, or turn chunked prefill on",
         );
     }
+    if !c.enable_chunked_prefill
+        && let Some(scheduled) = c.max_num_scheduled_tokens
+        && scheduled < c.max_model_len
+    {
+        let title = format!("prompts of more than {scheduled} tokens are never scheduled");
+        let problem = Problem::advice("unscheduled-prompts", title)
+            .at(r.place_of("max_num_scheduled_tokens"), "without chunked prefill")
+            .help("leave max_num_scheduled_tokens out, or turn chunked prefill on");
+        r.report("max_num_scheduled_tokens", problem);
+    }
     if let Some(scheduled) = c.max_num_scheduled_tokens
         && scheduled > c.max_num_batched_tokens
     {

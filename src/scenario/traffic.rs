@@ -43,7 +43,7 @@ pub(super) fn read(root: &mut Reader<'_>, folder: &Path) -> Option<TrafficSectio
     let chosen = table.variant(&KINDS);
     table.finish();
     let (kind, mut r) = chosen?;
-    let place = table_place(&r);
+    let place = r.place();
     let input_place = r.place_of("input_tokens");
     let mut trace_sha256 = None;
     let spec = match kind {
@@ -78,10 +78,6 @@ fn check_drawable(r: &Reader<'_>, spec: &TrafficSpec) {
             .at(r.place(), "no request could be drawn");
         r.report("", problem);
     }
-}
-
-const fn table_place(r: &Reader<'_>) -> Place {
-    r.place()
 }
 
 fn required<T>(r: &Reader<'_>, key: &str, example: &str, found: Option<T>) -> Option<T> {
@@ -318,7 +314,9 @@ fn unreadable_trace(r: &Reader<'_>, path: Found<&str>, file: &Path, error: &std:
     let mut problem = Problem::error("trace-missing", format!("cannot read trace: {error}"))
         .at(path.place, "expected a readable file")
         .help("a relative path starts at the folder of the scenario file");
-    let near = file.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    let folder = file.parent().filter(|_| missing);
+    let near = folder.and_then(|folder| std::fs::read_dir(folder).ok());
     let mut names: Vec<String> = near
         .into_iter()
         .flatten()

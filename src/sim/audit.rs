@@ -5,46 +5,9 @@
 use super::endpoint::Delivery;
 use super::result::{RequestCounts, RunResult};
 use super::tally::Tally;
-use crate::engine::record::EngineTotals;
 use crate::engine::replica::Replica;
 use crate::units::{SimTime, Span};
 use std::collections::VecDeque;
-
-/// Adds the totals of one replica to those of its pool; of maxima the larger.
-pub fn add(sum: &mut EngineTotals, one: &EngineTotals) {
-    let EngineTotals {
-        steps,
-        scheduled_tokens,
-        output_tokens,
-        batch_sum,
-        used_blocks_sum,
-        used_blocks_max,
-        running_max,
-        waiting_max,
-        preemptions,
-        prefix_queries,
-        prefix_hits,
-        prefix_preempted_queries,
-        prefix_preempted_hits,
-        evicted_blocks,
-        busy,
-    } = one;
-    sum.steps += steps;
-    sum.scheduled_tokens += scheduled_tokens;
-    sum.output_tokens += output_tokens;
-    sum.batch_sum += batch_sum;
-    sum.used_blocks_sum += used_blocks_sum;
-    sum.used_blocks_max = sum.used_blocks_max.max(*used_blocks_max);
-    sum.running_max = sum.running_max.max(*running_max);
-    sum.waiting_max = sum.waiting_max.max(*waiting_max);
-    sum.preemptions += preemptions;
-    sum.prefix_queries += prefix_queries;
-    sum.prefix_hits += prefix_hits;
-    sum.prefix_preempted_queries += prefix_preempted_queries;
-    sum.prefix_preempted_hits += prefix_preempted_hits;
-    sum.evicted_blocks += evicted_blocks;
-    sum.busy += *busy;
-}
 
 /// Engines hold the requests that they were given and have not reported, and an empty engine holds
 /// no blocks.

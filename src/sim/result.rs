@@ -245,3 +245,39 @@ pub struct RunResult {
     /// What the traffic source changed.
     pub notes: SourceNotes,
 }
+
+/// Adds the totals of one replica, or of one run, to others; of maxima the larger.
+pub fn add_totals(sum: &mut EngineTotals, one: &EngineTotals) {
+    let EngineTotals {
+        steps,
+        scheduled_tokens,
+        output_tokens,
+        batch_sum,
+        used_blocks_sum,
+        used_blocks_max,
+        running_max,
+        waiting_max,
+        preemptions,
+        prefix_queries,
+        prefix_hits,
+        prefix_preempted_queries,
+        prefix_preempted_hits,
+        evicted_blocks,
+        busy,
+    } = one;
+    sum.steps += steps;
+    sum.scheduled_tokens += scheduled_tokens;
+    sum.output_tokens += output_tokens;
+    sum.batch_sum += batch_sum;
+    sum.used_blocks_sum += used_blocks_sum;
+    sum.used_blocks_max = sum.used_blocks_max.max(*used_blocks_max);
+    sum.running_max = sum.running_max.max(*running_max);
+    sum.waiting_max = sum.waiting_max.max(*waiting_max);
+    sum.preemptions += preemptions;
+    sum.prefix_queries += prefix_queries;
+    sum.prefix_hits += prefix_hits;
+    sum.prefix_preempted_queries += prefix_preempted_queries;
+    sum.prefix_preempted_hits += prefix_preempted_hits;
+    sum.evicted_blocks += evicted_blocks;
+    sum.busy += *busy;
+}

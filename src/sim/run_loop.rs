@@ -5,7 +5,7 @@ use super::audit;
 use super::config::SimConfig;
 use super::endpoint::{Delivery, Endpoint, HangUp};
 use super::event::{Rank, source};
-use super::result::{Recorder, RunResult};
+use super::result::{Recorder, RunResult, add_totals};
 use super::tally::{Overhead, Place, Tally};
 use super::traffic::Traffic;
 use super::{Progress, SimError};
@@ -417,7 +417,7 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
             for replica in shape.members() {
                 let totals = self.replicas[replica as usize].totals();
                 result.busy += totals.busy;
-                audit::add(&mut result.engine, &totals);
+                add_totals(&mut result.engine, &totals);
             }
         }
     }

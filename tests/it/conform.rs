@@ -233,6 +233,8 @@ fn bad_cases_are_refused_with_file_and_line() {
     check(&|case| case["requests"][1]["out"] = json!(0), "request 1: `out` is 0");
     check(&|case| case["requests"][1]["segs"] = json!([]), "request 1: the prompt has 0 tokens");
     check(&|case| case["requests"][1]["segs"] = json!([["o", 9, 3]]), "quotes request 9");
+    check(&|case| case["engine"]["num_gpu_blocks"] = json!(u32::MAX), "expected at most 16777216");
+    check(&|case| case["engine"]["max_model_len"] = json!(2), "fewer than `max_model_len`, 2");
     check(&|case| case["requests"][1]["after"] = json!([0, 5]), "either `at` or `after`");
     let closed = json!({"mode": "closed", "concurrency": 0});
     check(&|case| case["arrivals"] = closed.clone(), "`arrivals.concurrency` is 0");

@@ -724,3 +724,12 @@ fn a_device_is_no_trace_and_no_endless_scenario() {
     assert_eq!(code, "scenario-unreadable");
     assert!(text.contains("longer than 16 MiB"), "{text}");
 }
+
+#[test]
+fn a_step_too_short_for_whole_prompts_is_told_before_the_run_stalls() {
+    let text = SOUND.replace(
+        "max_model_len = 8192",
+        "max_model_len = 8192\nenable_chunked_prefill = false\nmax_num_scheduled_tokens = 64",
+    );
+    assert_eq!(load(&text).unwrap().advice[0].code, "unscheduled-prompts");
+}

@@ -232,7 +232,7 @@ fn time_past_the_clock_is_an_error_and_no_latency() {
         let result = run(config, &Service::fixed(step), load, &mut NoRecorder);
         assert!(matches!(result, Err(SimError::EndOfClock)), "{result:?}");
     };
-    let one = || open([Arrival { at: at(0), body: body(0, 10, 1) }].into_iter());
+    let one = || open([Arrival { at: at(0), body: body(0, 10, 1) }]);
     let far = Span(u64::MAX - 1);
     let config = fleet(vec![pool(1, 1000)]);
     ends_past_it(&config, Span(u64::MAX), one());
