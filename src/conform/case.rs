@@ -13,6 +13,8 @@ use serde::Deserialize;
 
 /// Most blocks of a case: the reference engine keeps each one in memory.
 const BLOCKS_MAX: u32 = 1 << 24;
+/// Most tokens of a block: the fast engine counts requests by their place in it.
+const BLOCK_SIZE_MAX: u32 = 1 << 16;
 
 /// One case: an engine, a clock, and requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -223,10 +225,14 @@ impl Case {
         if let Arrivals::Closed { concurrency: 0, .. } = self.arrivals {
             return Err("`arrivals.concurrency` is 0; expected 1 or more".to_owned());
         }
-        let blocks = self.engine.num_gpu_blocks;
-        if blocks > BLOCKS_MAX {
-            let expected = format!("expected at most {BLOCKS_MAX}");
-            return Err(format!("`engine.num_gpu_blocks` is {blocks}; {expected}"));
+        let EngineSettings { num_gpu_blocks, block_size, .. } = self.engine;
+        for (key, value, most) in [
+            ("num_gpu_blocks", num_gpu_blocks, BLOCKS_MAX),
+            ("block_size", block_size, BLOCK_SIZE_MAX),
+        ] {
+            if value > most {
+                return Err(format!("`engine.{key}` is {value}; expected at most {most}"));
+            }
         }
         let total = self.requests.len();
         for (number, request) in self.requests.iter().enumerate() {

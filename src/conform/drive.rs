@@ -105,7 +105,7 @@ impl<'a> Player<'a> {
         match case.arrivals {
             Arrivals::Open => player.plan_open(),
             Arrivals::Closed { concurrency, .. } => {
-                for _ in 0..concurrency {
+                for _ in 0..concurrency.min(case.requests.len()) {
                     player.release(SimTime::ZERO);
                 }
             }

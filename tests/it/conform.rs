@@ -234,6 +234,7 @@ fn bad_cases_are_refused_with_file_and_line() {
     check(&|case| case["requests"][1]["segs"] = json!([]), "request 1: the prompt has 0 tokens");
     check(&|case| case["requests"][1]["segs"] = json!([["o", 9, 3]]), "quotes request 9");
     check(&|case| case["engine"]["num_gpu_blocks"] = json!(u32::MAX), "expected at most 16777216");
+    check(&|case| case["engine"]["block_size"] = json!(u32::MAX), "expected at most 65536");
     check(&|case| case["engine"]["max_model_len"] = json!(2), "fewer than `max_model_len`, 2");
     check(&|case| case["requests"][1]["after"] = json!([0, 5]), "either `at` or `after`");
     let closed = json!({"mode": "closed", "concurrency": 0});
@@ -302,4 +303,11 @@ fn the_fast_engine_decides_as_recorded_vllm_did_step_by_step_and_in_stretches() 
         .collect();
     assert!(report.diverged() == 0 && report.skipped() == 0, "{differing:#?}");
     assert!(report.ok() > 0);
+}
+
+#[test]
+fn more_places_than_requests_end_as_soon_as_the_requests_do() {
+    let sandbox = Sandbox::new("s-sweep-sync-c04");
+    sandbox.alter_case(|case| case["arrivals"]["concurrency"] = json!(u64::MAX));
+    assert_eq!(sandbox.run().unwrap().diverged(), 1);
 }
