@@ -72,7 +72,7 @@ pub struct Coefficients {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LatencyError {
     /// A coefficient is negative, not finite or absurdly large.
-    #[error("`{key}` is {value}; expected 0 or more, below 1000 s")]
+    #[error("`{key}` is {value}; expected 0 or more, below 1000 s (17 s for what is per item)")]
     BadCoefficient {
         /// Field name.
         key: &'static str,

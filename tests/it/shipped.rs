@@ -210,3 +210,55 @@ fn the_table_of_checks_is_what_the_program_says() {
     assert_eq!(answers.len(), scenarios("calibration/check").len());
     assert!(rows > 30, "{rows}");
 }
+
+fn page(name: &str) -> String {
+    fs::read_to_string(folder(name)).unwrap()
+}
+
+#[test]
+fn the_readme_shows_what_the_program_prints() {
+    let readme = page("README.md");
+    let (_, shown) = readme.split_once("```text\n").unwrap();
+    let (shown, _) = shown.split_once("```\n").unwrap();
+    let mut command = Command::cargo_bin("fleetcast").unwrap();
+    let output = command.arg("run").arg(folder("scenarios/chat-peak-p5.toml")).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), shown);
+}
+
+/// Every key of a table and of those inside it.
+fn keys(table: &toml::Table, found: &mut Vec<String>) {
+    for (key, value) in table {
+        found.push(key.clone());
+        match value {
+            toml::Value::Table(inner) => keys(inner, found),
+            toml::Value::Array(items) => {
+                items.iter().filter_map(|item| item.as_table()).for_each(|item| keys(item, found));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_readme_explains_every_key_in_use() {
+    let readme = page("README.md");
+    let mut used = Vec::new();
+    for file in scenarios("scenarios").into_iter().chain(scenarios("calibration/check")) {
+        // The resolved text has every default, and profiles as tables of their own.
+        let scenario = fleetcast::scenario::load(&file, &[]).unwrap();
+        let mut resolved: toml::Table = scenario.to_resolved_toml().parse().unwrap();
+        resolved.remove("profile");
+        resolved.remove("slo");
+        keys(&resolved, &mut used);
+    }
+    used.sort();
+    used.dedup();
+    assert!(used.len() > 50, "{used:?}");
+    let told = |key: &str| {
+        readme.split('`').any(|code| {
+            code.split(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).any(|word| word == key)
+        })
+    };
+    let untold: Vec<&String> = used.iter().filter(|key| !told(key)).collect();
+    assert!(untold.is_empty(), "{untold:?}");
+}
