@@ -83,6 +83,8 @@ pub struct Lockstep {
     /// Members by base modulo block size.
     phases: Vec<u32>,
     finishes: Finishes,
+    /// Entries of `finishes` whose member left before its last token.
+    stale: u32,
 }
 
 impl Lockstep {
@@ -97,6 +99,7 @@ impl Lockstep {
             base_sum: 0,
             phases: vec![0; block_size as usize],
             finishes: Finishes::default(),
+            stale: 0,
         }
     }
 
@@ -122,7 +125,13 @@ impl Lockstep {
         self.finishes.push((finish_step, slot, generation));
     }
 
-    /// A member leaves (its heap entry goes stale).
+    /// A member leaves before its last token; its entry among the finishes goes stale.
+    pub fn desert(&mut self, member: Membership) {
+        self.stale += 1;
+        self.leave(member);
+    }
+
+    /// A member whose finish was popped leaves.
     pub fn leave(&mut self, member: Membership) {
         self.members -= 1;
         self.measured -= u32::from(member.measured);
@@ -140,10 +149,12 @@ impl Lockstep {
     #[inline]
     pub fn next_finish(&mut self, current: impl Fn(u32, u32) -> bool) -> Option<(u64, u32)> {
         while let Some(((step, slot, generation), _)) = self.finishes.first() {
-            if current(slot, generation) {
+            // Without stale entries the slot, often out of cache, need not be looked at.
+            if self.stale == 0 || current(slot, generation) {
                 return Some((step, slot));
             }
             self.finishes.pop();
+            self.stale -= 1;
         }
         None
     }

@@ -444,7 +444,7 @@ impl FastReplica {
         if self.last_output_step + 1 >= joined {
             self.slots.lost(index).last_token = self.last_output_end;
         }
-        self.lock.leave(member);
+        self.lock.desert(member);
     }
 
     /// Turns a finished call into a batch in flight.
