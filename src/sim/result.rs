@@ -230,9 +230,10 @@ pub struct RunResult {
     pub ended: SimTime,
     /// Events handled (differs between engines).
     pub events: u64,
-    /// First and last moment that latency and throughput refer to: end of warm-up, and the
-    /// horizon when that cuts the traffic off, else the last completion (never before
-    /// `measured_from`).
+    /// First and last moment that latency and throughput refer to: end of warm-up, and the end of
+    /// the period in which requests were to arrive (the horizon, or else the end of a rate curve).
+    /// Where the traffic is a number of requests (closed loops, a count that was reached, a trace
+    /// without a horizon) it is the last completion. Never before `measured_from`.
     pub measured_from: SimTime,
     /// See `measured_from`.
     pub measured_to: SimTime,

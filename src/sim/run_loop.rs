@@ -424,10 +424,8 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
 
     fn result(&self, ended: SimTime, stalled: Vec<RequestId>) -> RunResult {
         let Endpoint { traffic, tally, .. } = &self.endpoint;
-        let measured_to = match self.config.horizon {
-            Some(horizon) if traffic.cut() => horizon,
-            _ => tally.last_completion.unwrap_or(ended),
-        };
+        let last_completion = tally.last_completion.unwrap_or(ended);
+        let measured_to = traffic.period_end().unwrap_or(last_completion);
         RunResult {
             ended,
             events: self.events,
