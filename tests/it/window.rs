@@ -1,12 +1,19 @@
 //! The measured window: which time rates refer to, for every way in which traffic can end, with a
-//! fleet that needs far longer than the traffic lasts.
+//! fleet that needs far longer than the traffic lasts; and the busy time within it.
 
-use crate::servers::{Service, fleet, pool, run};
-use fleetcast::sim::config::SimConfig;
+use crate::servers::{self, Service, body, fleet, pool, run};
+use fleetcast::engine::fast::FastReplica;
+use fleetcast::engine::record::TraceDetail;
+use fleetcast::engine::reference::ReferenceReplica;
+use fleetcast::engine::replica::Replica;
+use fleetcast::latency::StepTimeModel;
+use fleetcast::sim;
+use fleetcast::sim::config::{PoolConfig, SimConfig};
 use fleetcast::sim::result::{NoRecorder, RunResult};
-use fleetcast::units::{SimTime, Span};
-use fleetcast::workload::open_load;
+use fleetcast::units::{Fix, SimTime, Span};
 use fleetcast::workload::spec::{ArrivalSpec, BodySpec, LengthSpec, TraceSpec, TrafficSpec};
+use fleetcast::workload::{Arrival, Load, open_load};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 fn s(seconds: u64) -> SimTime {
@@ -109,4 +116,49 @@ fn the_drain_limit_counts_from_the_end_of_the_window() {
     assert_eq!(stopped(&open(curve(100.0), None), Some(2)), s(5));
     assert_eq!(stopped(&open(curve(100.0), None), None), s(5));
     assert_eq!(stopped(&open(curve(0.0), None), Some(7)), s(10));
+}
+
+/// Four requests at the start of a run that stops 7.5 s later, in the middle of a step.
+fn cut_short() -> (SimConfig, Load) {
+    let config =
+        SimConfig { drain_limit: Some(Span::from_micros(7_500_000)), ..fleet(vec![pool(1, 1000)]) };
+    let arrivals = (0..4).map(|id| Arrival { at: SimTime::ZERO, body: body(id, 10, 50) });
+    (config, servers::open(arrivals))
+}
+
+#[test]
+fn a_step_that_the_end_of_the_run_cuts_short_is_busy_up_to_there() {
+    let (config, load) = cut_short();
+    let service = Service::fixed(Span::from_micros(2_000_000));
+    let result = run(&config, &service, load, &mut NoRecorder).unwrap();
+    assert_eq!(result.ended, SimTime::from_micros(7_500_000));
+    assert_eq!(result.pools[0].busy, Fix::from_time(result.ended));
+}
+
+fn busy<R: Replica>(asynchronous: bool, make: impl Fn(&PoolConfig) -> R) -> Fix {
+    let (mut config, load) = cut_short();
+    let pool = &mut config.pools[0];
+    pool.engine.async_scheduling = asynchronous;
+    let second = Span::from_micros(1_000_000);
+    pool.step_time = StepTimeModel::affine(second, Span::ZERO, Span::ZERO).unwrap();
+    let make = |pool: &PoolConfig| Ok::<_, std::convert::Infallible>(make(pool));
+    let mut go_on = |_: &sim::Progress| ControlFlow::Continue(());
+    let result = sim::run(&config, make, load, &mut NoRecorder, &mut go_on).unwrap();
+    assert_eq!((result.counts.unfinished, result.pools[0].engine.busy), (4, result.pools[0].busy));
+    result.pools[0].busy
+}
+
+#[test]
+fn both_engines_are_busy_to_the_end_and_no_longer() {
+    let expected = Fix::from_time(SimTime::from_micros(7_500_000));
+    for asynchronous in [false, true] {
+        let fast =
+            |pool: &PoolConfig| FastReplica::new(pool.engine.clone(), pool.step_time.clone());
+        assert_eq!(busy(asynchronous, |pool| fast(pool).unwrap()), expected);
+        let reference = |pool: &PoolConfig| {
+            let (engine, time) = (pool.engine.clone(), pool.step_time.clone());
+            ReferenceReplica::new(engine, time, TraceDetail::Off).unwrap()
+        };
+        assert_eq!(busy(asynchronous, reference), expected);
+    }
 }
