@@ -49,6 +49,11 @@ pub struct ProfileEngine {
     pub flags: Vec<String>,
 }
 
+/// Code of what is said about prompts and answers of lengths that no calibration saw.
+pub const EXTRAPOLATED_LENGTHS: &str = "extrapolated-lengths";
+/// Code of what is said about a load (requests in flight, KV usage) that no calibration saw.
+pub const EXTRAPOLATED_LOAD: &str = "extrapolated-load";
+
 /// Ranges seen in calibration, both ends included; `None` when unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Region {
