@@ -206,6 +206,8 @@ pub struct PoolFigures {
     pub requests: u64,
     /// Time with a step running over time in service.
     pub utilisation_mean: Option<f64>,
+    /// Scheduler steps of its replicas.
+    pub steps: u64,
     /// Sequences in a step, mean over steps.
     pub batch_mean: Option<f64>,
     /// Most requests running at once in one replica.
@@ -380,6 +382,7 @@ fn pool_figures(
         replicas: asked.instances * asked.replicas_per_instance,
         requests: pool.counts.arrived,
         utilisation_mean: utilisation(asked, pool, simulated_s),
+        steps: pool.engine.steps,
         batch_mean: share(pool.engine.batch_sum as f64, pool.engine.steps as f64),
         running_max: pool.engine.running_max,
         // A fixed fleet is there from the start and asks for nothing.

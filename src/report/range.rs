@@ -90,18 +90,22 @@ fn lengths_outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
 }
 
 /// Batches may not grow beyond those measured, nor stay below them on average; KV usage may not
-/// rise above what was seen.
+/// rise above what was seen. Requests running bound the batch from above, and those in flight do
+/// where a profile says nothing of batches.
 fn load_outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
     let mut by = Vec::new();
-    if let Some([low, high]) = region.concurrency {
-        let most = pool.running_max;
-        if f64::from(most) > high {
-            let most = count(u64::from(most));
-            by.push(format!("up to {most} requests running, fitted to {}", plain(high)));
-        }
-        if let Some(mean) = pool.batch_mean.filter(|&mean| mean < low) {
-            by.push(format!("{} in a batch, fitted from {} on", figure(mean), plain(low)));
-        }
+    if let (Some([low, high]), Some(mean)) = (region.batch.or(region.concurrency), pool.batch_mean)
+        && (f64::from(pool.running_max) > high || mean < low)
+    {
+        by.push(format!(
+            "up to {} requests running and {} in a batch on average (n = {} steps), fitted to {} \
+             to {}",
+            count(u64::from(pool.running_max)),
+            figure(mean),
+            count(pool.steps),
+            plain(low),
+            plain(high)
+        ));
     }
     if let (Some([_, high]), Some(most)) = (region.kv_usage, pool.kv.usage_max)
         && most > high
