@@ -130,6 +130,7 @@ class Engine:
         self.kv_tokens = 0  # that the decoding sequences attend to in the next step
         self.finish = {}  # step number -> requests whose last token it makes
         self.step = 0
+        self.batches = set()  # sequences that decoded in a step
 
     def compose(self):
         """The prompt chunks of the next step; admits what fits."""
@@ -161,6 +162,8 @@ class Engine:
             tokens, len(chunks), attention, self.decoding, self.kv_tokens
         )
         self.step += 1
+        if self.decoding:
+            self.batches.add(self.decoding)
         self.kv_tokens += self.decoding
         over = self.finish.pop(self.step, [])
         for request in over:
@@ -185,7 +188,7 @@ class Engine:
 
 
 def simulate(coefficients, run, frontend_s):
-    """Runs the benchmark and returns its requests."""
+    """Runs the benchmark and returns its requests and the sizes of decode batches."""
     client, engine = Client(run, frontend_s), Engine(coefficients, run)
     queue = []  # (ready, number, request): on the way to the engine, first to arrive first
 
@@ -210,19 +213,20 @@ def simulate(coefficients, run, frontend_s):
             if client.next_arrival is not None:
                 later.append(client.next_arrival)
             if not later:
-                return client.sent
+                return client.sent, engine.batches
             now = known_until = max(now, min(later))
             continue
         now, ended = engine.execute(chunks, now)
         send(client.arrivals(now))
         send(client.ended(now, ended))
         if run.completed_only and now > run.duration_s:
-            return client.sent
+            return client.sent, engine.batches
 
 
 def metrics(coefficients, run, frontend_s):
-    """The figures that benchmark reports give: means in ms, rates per second."""
-    sent = simulate(coefficients, run, frontend_s)
+    """The figures that benchmark reports give: means in ms, rates per second; and the sizes of
+    decode batches."""
+    sent, batches = simulate(coefficients, run, frontend_s)
     limit = run.duration_s if run.completed_only else float("inf")
     kept = [r for r in sent if r.end is not None and r.end <= limit and r.sent >= run.warmup_s]
     many = [r for r in kept if r.output > 1]
@@ -232,4 +236,5 @@ def metrics(coefficients, run, frontend_s):
         "tpot_mean": 1e3 * sum((r.end - r.first) / (r.output - 1) for r in many) / len(many),
         "e2e_mean": 1e3 * sum(r.end - r.sent for r in kept) / len(kept),
         "req_per_s": len(kept) / span,
+        "batches": batches,
     }

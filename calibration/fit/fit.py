@@ -61,7 +61,7 @@ class Profile:
     factors: dict
     largest_graph: int
     head: str  # TOML before the step time
-    region: str  # TOML of the region
+    region: str  # TOML of the region but for its batches
     notes: tuple  # comment lines
 
 
@@ -180,17 +180,31 @@ class Data:
             self.models[model], self.gpu, efficiency, self.profile.largest_graph
         )
 
+    def predicted(self, factors, run):
+        """What bench.py makes of one load point."""
+        source = run["source"]
+        return bench.metrics(
+            self.coefficients(factors, run["model"], source),
+            bench.Run(**run["bench"]),
+            factors.get(f"frontend_s@{source}", factors["frontend_s"]),
+        )
+
+    def batch(self, factors):
+        """Least and most sequences that decoded together in what the profile's own model was fitted
+        on: in the single steps as measured, in load tests as bench.py has them."""
+        ours = [r for r in self.runs + self.steps
+                if r["fitted"] and r["model"] == self.profile.model]
+        sizes = set()
+        for point in ours:
+            sizes |= {point["batch"]} if "batch" in point else self.predicted(factors, point)["batches"]
+        return min(sizes), max(sizes)
+
     def points(self, factors):
         """Every measured figure with its prediction, in file order."""
         out = []
         for run in self.runs:
             source = run["source"]
-            frontend = factors.get(f"frontend_s@{source}", factors["frontend_s"])
-            predicted = bench.metrics(
-                self.coefficients(factors, run["model"], source),
-                bench.Run(**run["bench"]),
-                frontend,
-            )
+            predicted = self.predicted(factors, run)
             for metric, measured in run["measured"].items():
                 fitted = run["fitted"]
                 fitted = metric in fitted if isinstance(fitted, list) else fitted
@@ -339,7 +353,8 @@ def profile_text(data, factors, points):
     lines.append("graph_sizes = [")
     for at in range(0, len(sizes), 16):
         lines.append("    " + ", ".join(sizes[at:at + 16]) + ",")
-    lines += ["]", "", "[region]", profile.region]
+    low, high = data.batch(factors)
+    lines += ["]", "", "[region]", profile.region, f"batch = [{low}, {high}]"]
     used = {p.source for p in points}
     for name in (n for n in data.sources if n in used):
         source = data.sources[name]

@@ -81,7 +81,7 @@ pub struct EngineTotals {
     pub prefix_preempted_hits: u64,
     /// Cached blocks that lost their hash because they were handed out again.
     pub evicted_blocks: u64,
-    /// Time with a step running.
+    /// Time with a step running, those in flight counted whole.
     pub busy: Fix,
 }
 

@@ -68,6 +68,10 @@ pub trait Replica {
     /// Totals of all steps whose schedule call lies at or before the last wake or `settle`.
     fn totals(&self) -> EngineTotals;
 
+    /// Part of `busy` in [`Self::totals`] that lies after `at`, at most the rest of the steps in
+    /// flight: steps are counted whole when they are called. Not for an `at` before an idle spell.
+    fn busy_after(&self, at: SimTime) -> Fix;
+
     /// Requests inside, waiting or running.
     fn in_flight(&self) -> u32;
 

@@ -12,7 +12,7 @@ use crate::sim::config::{PoolConfig, SimConfig};
 use crate::sim::result::{
     BreakdownSet, LatencySet, PoolResult, RequestCounts, RunResult, add_totals,
 };
-use crate::units::{Fix, PS_PER_S, SimTime};
+use crate::units::{Fix, PS_PER_S};
 
 /// Statistics of a sample of times, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -206,6 +206,8 @@ pub struct PoolFigures {
     pub requests: u64,
     /// Time with a step running over time in service.
     pub utilisation_mean: Option<f64>,
+    /// Scheduler steps of its replicas.
+    pub steps: u64,
     /// Sequences in a step, mean over steps.
     pub batch_mean: Option<f64>,
     /// Most requests running at once in one replica.
@@ -318,7 +320,7 @@ impl Pooled {
         };
         for run in runs {
             pooled.events += run.events;
-            pooled.in_service_ps += u128::from(in_service_until(run).0);
+            pooled.in_service_ps += u128::from(run.in_service_until().0);
             pooled.window_ps += u128::from(run.measured_to.since(run.measured_from).0);
             merge_counts(&mut pooled.counts, &run.counts);
             for (all, pool) in pooled.pools.iter_mut().zip(&run.pools) {
@@ -341,15 +343,6 @@ impl Pooled {
             goodput_requests_per_s: rate(|p| p.good).filter(|_| has_limits),
         }
     }
-}
-
-/// The fleet is in service from 0 to the end of the measured window or the last event, whichever
-/// is later: instances are there to the horizon even when the last request left before it. A window
-/// that never opened, as the traffic ended within the warm-up, keeps nobody there.
-#[must_use]
-pub fn in_service_until(run: &RunResult) -> SimTime {
-    let is_open = run.measured_to > run.measured_from;
-    if is_open { run.ended.max(run.measured_to) } else { run.ended }
 }
 
 /// Seconds in a sum of picoseconds.
@@ -389,6 +382,7 @@ fn pool_figures(
         replicas: asked.instances * asked.replicas_per_instance,
         requests: pool.counts.arrived,
         utilisation_mean: utilisation(asked, pool, simulated_s),
+        steps: pool.engine.steps,
         batch_mean: share(pool.engine.batch_sum as f64, pool.engine.steps as f64),
         running_max: pool.engine.running_max,
         // A fixed fleet is there from the start and asks for nothing.
@@ -406,8 +400,8 @@ fn middle(lengths: &LengthHistogram) -> Option<[u64; 2]> {
     Some([lengths.percentile(0.05)?, lengths.percentile(0.95)?])
 }
 
-/// Time with a step running over time in service, over all replicas of a pool. A step that the
-/// drain limit cuts short is counted whole by its replica, hence the cap.
+/// Time with a step running over time in service, over all replicas of a pool; the cap is for
+/// rounding alone.
 pub(crate) fn utilisation(asked: &PoolConfig, pool: &PoolResult, in_service_s: f64) -> Option<f64> {
     let replicas = f64::from(asked.instances) * f64::from(asked.replicas_per_instance);
     share(fix_seconds(pool.busy), replicas * in_service_s).map(|busy| busy.min(1.0))

@@ -174,9 +174,10 @@ pub fn profile(profile: &Profile) -> Page {
     let engine = &profile.engine;
     line(&mut text, "engine", &format!("{} {}", engine.name, engine.version));
     line(&mut text, "sha256", &profile.sha256);
-    let Region { concurrency, input_tokens, output_tokens, kv_usage } = profile.region;
+    let Region { concurrency, batch, input_tokens, output_tokens, kv_usage } = profile.region;
     for (what, limits) in [
         ("concurrency", concurrency),
+        ("batch", batch),
         ("input tokens", input_tokens),
         ("output tokens", output_tokens),
         ("KV usage", kv_usage),
@@ -215,7 +216,7 @@ pub fn profile(profile: &Profile) -> Page {
         "tensor_parallel_size": profile.tensor_parallel_size,
         "engine": { "name": engine.name, "version": engine.version, "flags": engine.flags },
         "region": {
-            "concurrency": concurrency, "input_tokens": input_tokens,
+            "concurrency": concurrency, "batch": batch, "input_tokens": input_tokens,
             "output_tokens": output_tokens, "kv_usage": kv_usage,
         },
         "error_pct": { "fitted": mean_error(true), "held_out": mean_error(false) },

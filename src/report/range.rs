@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::figures::{Figures, PoolFigures};
 use crate::report::format::{count, figure, plain};
-use crate::scenario::{Region, Scenario};
+use crate::scenario::profile::{EXTRAPOLATED_LENGTHS, EXTRAPOLATED_LOAD};
+use crate::scenario::{ProfileUse, Region, Scenario};
 use crate::workload::spec::TrafficSpec;
 
 /// A profile as an answer names it.
@@ -23,9 +24,9 @@ pub struct ProfileFigures {
 #[must_use]
 pub fn profile_figures(scenario: &Scenario, figures: &Figures) -> Vec<ProfileFigures> {
     let departures = departures(scenario, figures);
-    let one = |in_use: &crate::scenario::ProfileUse| {
+    let one = |in_use: &ProfileUse| {
         let name = in_use.profile.name.clone();
-        let left = departures.iter().any(|(profile, _)| *profile == name);
+        let left = departures.iter().any(|departure| departure.profile == name);
         ProfileFigures {
             sha256: in_use.profile.sha256.clone(),
             in_calibrated_range: in_use.in_calibrated_range && !left,
@@ -35,27 +36,41 @@ pub fn profile_figures(scenario: &Scenario, figures: &Figures) -> Vec<ProfileFig
     scenario.profiles.iter().map(one).collect()
 }
 
-/// Profiles whose region the load of the run left, and in which figures.
+/// A run left the region of a profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// [`EXTRAPOLATED_LENGTHS`] or [`EXTRAPOLATED_LOAD`].
+    pub code: &'static str,
+    /// Which profile.
+    pub profile: String,
+    /// In which figures, in words.
+    pub by: Vec<String>,
+}
+
+/// Profiles whose region the run left, and in which figures.
 #[must_use]
-pub fn departures(scenario: &Scenario, figures: &Figures) -> Vec<(String, Vec<String>)> {
-    let of_profile = |in_use: &crate::scenario::ProfileUse| {
-        let profile = &in_use.profile;
-        let users = (scenario.pools.iter().zip(&figures.pools))
-            .filter(|(setup, _)| setup.profile.as_deref() == Some(profile.name.as_str()));
-        // What lengths a generator draws is judged beforehand; those of a trace show in the run.
-        let replayed = matches!(scenario.traffic, TrafficSpec::Trace(_));
-        let by: Vec<String> = users
-            .flat_map(|(_, pool)| {
-                let mut by = outside(&profile.region, pool);
-                if replayed {
-                    by.extend(lengths_outside(&profile.region, pool));
-                }
-                by
-            })
-            .collect();
-        (profile.name.clone(), by)
-    };
-    scenario.profiles.iter().map(of_profile).filter(|(_, by)| !by.is_empty()).collect()
+pub fn departures(scenario: &Scenario, figures: &Figures) -> Vec<Departure> {
+    // What lengths a generator draws is judged beforehand; those of a trace show in the run.
+    let replayed = matches!(scenario.traffic, TrafficSpec::Trace(_));
+    let mut found = Vec::new();
+    for ProfileUse { profile, .. } in &scenario.profiles {
+        let (mut lengths, mut load) = (Vec::new(), Vec::new());
+        for (setup, pool) in scenario.pools.iter().zip(&figures.pools) {
+            if setup.profile.as_deref() != Some(profile.name.as_str()) {
+                continue;
+            }
+            load.extend(load_outside(&profile.region, pool));
+            if replayed {
+                lengths.extend(lengths_outside(&profile.region, pool));
+            }
+        }
+        for (code, by) in [(EXTRAPOLATED_LENGTHS, lengths), (EXTRAPOLATED_LOAD, load)] {
+            if !by.is_empty() {
+                found.push(Departure { code, profile: profile.name.clone(), by });
+            }
+        }
+    }
+    found
 }
 
 /// The middle nine tenths of lengths may not leave those measured.
@@ -75,18 +90,22 @@ fn lengths_outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
 }
 
 /// Batches may not grow beyond those measured, nor stay below them on average; KV usage may not
-/// rise above what was seen.
-fn outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
+/// rise above what was seen. Requests running bound the batch from above, and those in flight do
+/// where a profile says nothing of batches.
+fn load_outside(region: &Region, pool: &PoolFigures) -> Vec<String> {
     let mut by = Vec::new();
-    if let Some([low, high]) = region.concurrency {
-        let most = pool.running_max;
-        if f64::from(most) > high {
-            let most = count(u64::from(most));
-            by.push(format!("up to {most} requests running, fitted to {}", plain(high)));
-        }
-        if let Some(mean) = pool.batch_mean.filter(|&mean| mean < low) {
-            by.push(format!("{} in a batch, fitted from {} on", figure(mean), plain(low)));
-        }
+    if let (Some([low, high]), Some(mean)) = (region.batch.or(region.concurrency), pool.batch_mean)
+        && (f64::from(pool.running_max) > high || mean < low)
+    {
+        by.push(format!(
+            "up to {} requests running and {} in a batch on average (n = {} steps), fitted to {} \
+             to {}",
+            count(u64::from(pool.running_max)),
+            figure(mean),
+            count(pool.steps),
+            plain(low),
+            plain(high)
+        ));
     }
     if let (Some([_, high]), Some(most)) = (region.kv_usage, pool.kv.usage_max)
         && most > high

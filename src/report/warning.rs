@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::RunOutcome;
 use crate::report::figures::{Figures, Stats};
 use crate::report::format::{count, figure};
-use crate::report::range::departures;
+use crate::report::range::{Departure, departures};
 use crate::report::slo::SloVerdict;
 use crate::report::trend::Growth;
 use crate::scenario::{Advice, Scenario};
@@ -139,12 +139,7 @@ pub enum Warning {
         requests: u64,
     },
     /// The run left the region on which a profile was fitted.
-    OutsideCalibratedRange {
-        /// Which profile.
-        profile: String,
-        /// In which figures, in words.
-        by: Vec<String>,
-    },
+    Extrapolated(Departure),
     /// What was known from the scenario alone.
     Advice(Advice),
 }
@@ -236,7 +231,7 @@ impl Warning {
             Self::IdlePool { .. } => "idle-pool",
             Self::ZeroOutputsRaised { .. } => "zero-outputs-raised",
             Self::ZeroPromptsRaised { .. } => "zero-prompts-raised",
-            Self::OutsideCalibratedRange { .. } => "outside-calibrated-range",
+            Self::Extrapolated(departure) => departure.code,
             Self::Advice(advice) => advice.code,
         }
     }
@@ -324,7 +319,7 @@ impl Warning {
             Self::ZeroPromptsRaised { requests } => {
                 format!("{} requests had prompts of 0 tokens, counted as 1", count(*requests))
             }
-            Self::OutsideCalibratedRange { profile, by } => format!(
+            Self::Extrapolated(Departure { profile, by, .. }) => format!(
                 "the run leaves the region on which profile `{profile}` was fitted ({}): its \
                  step times are extrapolated",
                 by.join("; ")
@@ -398,8 +393,9 @@ impl Warning {
             Self::ZeroPromptsRaised { .. } => {
                 "look at these rows of the trace with `fleetcast inspect`".to_owned()
             }
-            Self::OutsideCalibratedRange { .. } => {
-                "fit a profile on a benchmark that covers this load".to_owned()
+            Self::Extrapolated(_) => {
+                "fit a profile on a benchmark that covers this, or trust the figures less"
+                    .to_owned()
             }
             Self::Advice(advice) => advice.next.clone(),
         }
@@ -436,9 +432,7 @@ pub fn warnings(
     of_samples(scenario, outcomes, figures, &mut found);
     of_pools(figures, &mut found);
     of_traffic(outcomes, &mut found);
-    for (profile, by) in departures(scenario, figures) {
-        found.push(Warning::OutsideCalibratedRange { profile, by });
-    }
+    found.extend(departures(scenario, figures).into_iter().map(Warning::Extrapolated));
     found.extend(scenario.advice.iter().cloned().map(Warning::Advice));
     found
 }

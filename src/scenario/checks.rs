@@ -4,7 +4,7 @@
 use super::method::{INTERVAL_MIN, LatencyMetric, RunSection, SloTerm};
 use super::pool::PoolSection;
 use super::problem::{Place, Problem, Problems};
-use super::profile::Profile;
+use super::profile::{EXTRAPOLATED_LENGTHS, EXTRAPOLATED_LOAD, Profile};
 use super::traffic::{Extent, TrafficSection, extent};
 use crate::latency::StepShape;
 use crate::router::RouterConfig;
@@ -281,11 +281,11 @@ pub(super) fn check_region(
     profile: &Profile,
     problems: &Problems,
 ) -> bool {
-    let mut outside: Vec<String> = Vec::new();
+    let mut lengths: Vec<String> = Vec::new();
     let mut compare = |what: &str, seen: Extent, region: Option<[f64; 2]>| {
         let Some([low, high]) = region else { return };
         if seen.p05 < low || seen.p95 > high {
-            outside.push(format!(
+            lengths.push(format!(
                 "{what} {:.0} to {:.0} (5 to 95 %) against {low} to {high}",
                 seen.p05, seen.p95
             ));
@@ -295,27 +295,32 @@ pub(super) fn check_region(
         compare("input_tokens", extent(&bodies.input_tokens), profile.region.input_tokens);
         compare("output_tokens", extent(&bodies.output_tokens), profile.region.output_tokens);
     }
+    let mut load: Vec<String> = Vec::new();
     if let (TrafficSpec::Closed { concurrency, .. }, Some([low, high])) =
         (&parts.traffic.spec, profile.region.concurrency)
     {
         let replicas = replicas_of(parts);
         let each = f64::from(*concurrency) / replicas.max(1) as f64;
         if each < low || each > high {
-            outside.push(format!("concurrency {each:.0} a replica against {low} to {high}"));
+            load.push(format!("concurrency {each:.0} a replica against {low} to {high}"));
         }
     }
-    if outside.is_empty() {
-        return true;
+    for (code, what, outside) in
+        [(EXTRAPOLATED_LENGTHS, "lengths", &lengths), (EXTRAPOLATED_LOAD, "a load", &load)]
+    {
+        if outside.is_empty() {
+            continue;
+        }
+        let title = format!(
+            "the traffic lies outside what profile `{}` was measured on: {}",
+            profile.name,
+            outside.join(", ")
+        );
+        let problem = Problem::advice(code, title)
+            .at(pool.profile_place, "results are extrapolated")
+            .key(format!("{}.profile", pool.path))
+            .help(format!("calibrate on benchmarks with such {what}, or trust the figures less"));
+        problems.push(problem);
     }
-    let title = format!(
-        "the traffic lies outside what profile `{}` was measured on: {}",
-        profile.name,
-        outside.join(", ")
-    );
-    let problem = Problem::advice("outside-calibration", title)
-        .at(pool.profile_place, "results are extrapolated")
-        .key(format!("{}.profile", pool.path))
-        .help("calibrate on benchmarks with such lengths and loads, or trust the figures less");
-    problems.push(problem);
-    false
+    lengths.is_empty() && load.is_empty()
 }

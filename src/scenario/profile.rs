@@ -49,11 +49,18 @@ pub struct ProfileEngine {
     pub flags: Vec<String>,
 }
 
+/// Code of what is said about prompts and answers of lengths that no calibration saw.
+pub const EXTRAPOLATED_LENGTHS: &str = "extrapolated-lengths";
+/// Code of what is said about a load (requests in flight, KV usage) that no calibration saw.
+pub const EXTRAPOLATED_LOAD: &str = "extrapolated-load";
+
 /// Ranges seen in calibration, both ends included; `None` when unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Region {
-    /// Requests in flight on one replica.
+    /// Requests in flight on one replica, queued ones included.
     pub concurrency: Option<[f64; 2]>,
+    /// Sequences that decode in one step.
+    pub batch: Option<[f64; 2]>,
     /// Prompt tokens.
     pub input_tokens: Option<[f64; 2]>,
     /// Output tokens.
@@ -313,6 +320,7 @@ fn read_region(r: &mut Reader<'_>) -> Region {
     };
     Region {
         concurrency: range("concurrency"),
+        batch: range("batch"),
         input_tokens: range("input_tokens"),
         output_tokens: range("output_tokens"),
         kv_usage: range("kv_usage"),
@@ -389,6 +397,7 @@ per_kv_token_s = 39e-9
 graph_sizes = [1, 2, 4]
 [region]
 concurrency = [1, 256]
+batch = [1, 64]
 kv_usage = [0, 0.9]
 [[source]]
 title = "made up"
@@ -409,6 +418,7 @@ fitted = false
         assert_eq!(profile.frontend_latency, Span::from_seconds(0.004).unwrap());
         assert_eq!(profile.step_time.tokens_table.len(), 2);
         assert_eq!(profile.region.concurrency, Some([1.0, 256.0]));
+        assert_eq!(profile.region.batch, Some([1.0, 64.0]));
         assert_eq!(profile.engine.flags, ["--no-enable-prefix-caching"]);
         assert_eq!(profile.sha256.len(), 64);
         assert!(!profile.points[0].fitted);

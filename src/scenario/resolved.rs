@@ -243,6 +243,7 @@ impl Writer {
         self.header(&format!("[{prefix}region]"));
         for (key, range) in [
             ("concurrency", p.region.concurrency),
+            ("batch", p.region.batch),
             ("input_tokens", p.region.input_tokens),
             ("output_tokens", p.region.output_tokens),
             ("kv_usage", p.region.kv_usage),

@@ -19,8 +19,8 @@ pub struct SimConfig {
     /// Requests that arrive before this point do not count in latency and throughput.
     pub warm_up: SimTime,
     /// The run stops this long after the traffic is over, even when requests are still inside;
-    /// `None` to wait for all. Traffic is over with its last arrival, or at the horizon when that
-    /// cuts it off.
+    /// `None` to wait for all. Traffic is over at the horizon, or else at the end of a rate curve;
+    /// with its last arrival when a number of requests or the rows of a trace end it.
     pub drain_limit: Option<Span>,
     /// Time series are sampled at this interval, if at all; above zero.
     pub sample_every: Option<Span>,

@@ -212,13 +212,14 @@ pub struct PoolResult {
     pub output_lengths: LengthHistogram,
     /// Measured, completed requests that met every per-request limit.
     pub good: u64,
-    /// Engine totals, summed over replicas (maxima: the largest).
+    /// Engine totals, summed over replicas (maxima: the largest). Steps that the end of the run cut
+    /// short are whole in all of them but `busy`.
     pub engine: EngineTotals,
     /// Serving processes.
     pub replicas: u32,
     /// Usable blocks of one replica.
     pub usable_blocks: u32,
-    /// Time with a step running, summed over replicas.
+    /// Time in service with a step running, summed over replicas.
     pub busy: Fix,
 }
 
@@ -230,9 +231,10 @@ pub struct RunResult {
     pub ended: SimTime,
     /// Events handled (differs between engines).
     pub events: u64,
-    /// First and last moment that latency and throughput refer to: end of warm-up, and the
-    /// horizon when that cuts the traffic off, else the last completion (never before
-    /// `measured_from`).
+    /// First and last moment that latency and throughput refer to: end of warm-up, and the end of
+    /// the period in which requests were to arrive (the horizon, or else the end of a rate curve).
+    /// Where the traffic is a number of requests (closed loops, a count that was reached, a trace
+    /// without a horizon) it is the last completion. Never before `measured_from`.
     pub measured_from: SimTime,
     /// See `measured_from`.
     pub measured_to: SimTime,
@@ -244,6 +246,17 @@ pub struct RunResult {
     pub stalled: Vec<RequestId>,
     /// What the traffic source changed.
     pub notes: SourceNotes,
+}
+
+impl RunResult {
+    /// The fleet is in service from 0 to the end of the measured window or of the run, whichever is
+    /// later: instances are there to the horizon even when the last request left before it. A
+    /// window that never opened, as the traffic ended within the warm-up, keeps nobody there.
+    #[must_use]
+    pub fn in_service_until(&self) -> SimTime {
+        let is_open = self.measured_to > self.measured_from;
+        if is_open { self.ended.max(self.measured_to) } else { self.ended }
+    }
 }
 
 /// Adds the totals of one replica, or of one run, to others; of maxima the larger.

@@ -388,8 +388,8 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
         if self.config.sample_every.is_some() && ended > self.last_sample {
             self.sample_pools(ended);
         }
-        self.collect_engines();
-        let result = self.result(ended, stalled);
+        let mut result = self.result(ended, stalled);
+        self.collect_engines(&mut result);
         audit::replicas(&self.replicas, &self.inside, self.now);
         audit::counts(&result, &self.endpoint.tally, &self.deliveries, &self.inside);
         result
@@ -404,30 +404,28 @@ impl<'a, R: Replica, Rec: Recorder> Simulation<'a, R, Rec> {
         }
     }
 
-    /// Adds up what the engines counted.
-    fn collect_engines(&mut self) {
-        for (config, (shape, books)) in
-            self.config.pools.iter().zip(
-                self.endpoint.router.fleet().pools().iter().zip(&mut self.endpoint.tally.pools),
-            )
-        {
-            let result = &mut books.result;
-            result.replicas = shape.replicas;
-            result.usable_blocks = config.engine.usable_blocks();
+    /// Adds up what the engines counted, time up to the end of service.
+    fn collect_engines(&self, result: &mut RunResult) {
+        let until = result.in_service_until();
+        let shapes = self.endpoint.router.fleet().pools();
+        for ((config, shape), pool) in self.config.pools.iter().zip(shapes).zip(&mut result.pools) {
+            pool.replicas = shape.replicas;
+            pool.usable_blocks = config.engine.usable_blocks();
             for replica in shape.members() {
-                let totals = self.replicas[replica as usize].totals();
-                result.busy += totals.busy;
-                add_totals(&mut result.engine, &totals);
+                let replica = &self.replicas[replica as usize];
+                let mut totals = replica.totals();
+                totals.busy.0 -= replica.busy_after(until).0;
+                pool.busy += totals.busy;
+                add_totals(&mut pool.engine, &totals);
             }
         }
     }
 
+    /// All but what the engines counted.
     fn result(&self, ended: SimTime, stalled: Vec<RequestId>) -> RunResult {
         let Endpoint { traffic, tally, .. } = &self.endpoint;
-        let measured_to = match self.config.horizon {
-            Some(horizon) if traffic.cut() => horizon,
-            _ => tally.last_completion.unwrap_or(ended),
-        };
+        let last_completion = tally.last_completion.unwrap_or(ended);
+        let measured_to = traffic.period_end().unwrap_or(last_completion);
         RunResult {
             ended,
             events: self.events,

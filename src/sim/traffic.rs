@@ -4,7 +4,7 @@
 
 use crate::engine::request::RequestId;
 use crate::units::SimTime;
-use crate::workload::{Load, RequestBody, SourceNotes, WorkloadError};
+use crate::workload::{Load, RequestBody, SourceEnd, SourceNotes, WorkloadError};
 use std::collections::VecDeque;
 
 /// Traffic of a run as it is drawn.
@@ -90,18 +90,28 @@ impl Traffic {
         }
     }
 
-    /// When the traffic was over; `None` while more may come. The horizon counts when it is known
-    /// that it cuts the traffic off.
+    /// When the traffic was over; `None` while more may come. It is over at the end of its period,
+    /// or with its last arrival when it has none.
     pub fn over_at(&self) -> Option<SimTime> {
-        match (self.cut, self.horizon) {
-            (true, Some(horizon)) => Some(horizon),
-            _ => self.next.is_none().then_some(self.last_arrival),
-        }
+        let over = self.cut || self.next.is_none();
+        over.then(|| self.period_end().unwrap_or(self.last_arrival))
     }
 
-    /// True when the horizon cut the traffic off.
-    pub const fn cut(&self) -> bool {
-        self.cut
+    /// The end of the period in which requests were to arrive: the horizon, or else the end of a
+    /// rate curve. `None` when it is the requests that end it: the number asked for has come, or a
+    /// trace without a horizon is at its last row.
+    pub fn period_end(&self) -> Option<SimTime> {
+        if self.cut || self.next.is_some() {
+            return self.horizon;
+        }
+        match &self.load {
+            Load::Closed { .. } => None,
+            Load::Open(source) => match source.end() {
+                SourceEnd::Count => None,
+                SourceEnd::LastArrival => self.horizon,
+                SourceEnd::Period(end) => self.horizon.or(Some(end)),
+            },
+        }
     }
 
     /// The latest moment at which traffic can be over, if there is a horizon.

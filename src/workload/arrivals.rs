@@ -66,6 +66,14 @@ impl ArrivalClock {
             Self::Curve(clock) => clock.next(stream),
         }
     }
+
+    /// The end of the last window of a rate curve; `None` for what goes on for ever.
+    pub(super) fn end(&self) -> Option<SimTime> {
+        match self {
+            Self::Curve(clock) => (!clock.repeat).then_some(SimTime(clock.cycle_ps)),
+            Self::Constant(_) | Self::Poisson(_) | Self::Gamma(..) => None,
+        }
+    }
 }
 
 /// Mean gap in picoseconds at a checked rate.

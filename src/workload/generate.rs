@@ -5,7 +5,9 @@ use super::arrivals::ArrivalClock;
 use super::bodies::Bodies;
 use super::spec::TrafficSpec;
 use super::trace::TraceSource;
-use super::{Arrival, ArrivalSource, BodySource, Load, RequestBody, SourceNotes, WorkloadError};
+use super::{
+    Arrival, ArrivalSource, BodySource, Load, RequestBody, SourceEnd, SourceNotes, WorkloadError,
+};
 use crate::engine::request::RequestId;
 use crate::kernel::rng::{Cause, Stream};
 
@@ -21,6 +23,7 @@ pub fn open_load(spec: &TrafficSpec, seed: u64) -> Result<Load, WorkloadError> {
             gaps: Stream::new(seed, Cause::Arrivals, 0),
             bodies: Bodies::new(bodies, seed)?,
             left: requests.unwrap_or(u64::MAX),
+            end: SourceEnd::Count,
         }))),
         TrafficSpec::Closed { concurrency, requests, think, bodies } => {
             if *concurrency == 0 {
@@ -44,6 +47,7 @@ struct Generated {
     gaps: Stream,
     bodies: Bodies,
     left: u64,
+    end: SourceEnd,
 }
 
 impl ArrivalSource for Generated {
@@ -53,10 +57,15 @@ impl ArrivalSource for Generated {
         }
         let Some(at) = self.clock.next(&mut self.gaps) else {
             self.left = 0; // Past the last window or the clock: nothing comes after it.
+            self.end = self.clock.end().map_or(SourceEnd::LastArrival, SourceEnd::Period);
             return Ok(None);
         };
         self.left -= 1;
         Ok(Some(Arrival { at, body: self.bodies.draw(id) }))
+    }
+
+    fn end(&self) -> SourceEnd {
+        self.end
     }
 
     fn notes(&self) -> SourceNotes {

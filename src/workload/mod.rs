@@ -96,8 +96,24 @@ pub trait ArrivalSource: Send {
     /// When a trace line cannot be read.
     fn next_arrival(&mut self, id: RequestId) -> Result<Option<Arrival>, WorkloadError>;
 
+    /// How the arrivals ended; asked after the last.
+    fn end(&self) -> SourceEnd {
+        SourceEnd::LastArrival
+    }
+
     /// What was changed on the way so far.
     fn notes(&self) -> SourceNotes;
+}
+
+/// How the arrivals of a source ended. It decides what rates refer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceEnd {
+    /// The number of requests asked for was reached.
+    Count,
+    /// There was no further request, as after the last row of a trace.
+    LastArrival,
+    /// The period that was described ended here, with or without a request near its end.
+    Period(SimTime),
 }
 
 /// A source of requests without times (closed loop).

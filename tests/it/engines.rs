@@ -47,6 +47,7 @@ struct Scene {
 struct Seen {
     records: Vec<EngineRecord>,
     totals: EngineTotals,
+    busy_after: Fix,
     gaps: LatencyHistogram,
     samples: Vec<ReplicaState>,
     stalled: Vec<RequestId>,
@@ -144,6 +145,7 @@ fn play<R: Replica>(scene: &Scene, mut replica: R) -> Seen {
     Seen {
         records: sink.records,
         totals: replica.totals(),
+        busy_after: replica.busy_after(scene.stop),
         gaps: sink.gaps,
         samples,
         stalled: replica.stalled(),
@@ -170,6 +172,8 @@ fn check(scene: &Scene) -> Result<(), TestCaseError> {
     let came = scene.clients.len() as u64;
     let inside = u64::from(expected.in_flight);
     prop_assert!(expected.records.len() as u64 + inside <= came);
+    let busy_until_stop = expected.totals.busy.0 - expected.busy_after.0;
+    prop_assert!(busy_until_stop <= Fix::from_time(scene.stop).0);
     let tokens: u64 = expected.records.iter().map(|r| u64::from(r.output_tokens)).sum();
     prop_assert!(tokens <= expected.totals.output_tokens);
     if inside == 0 {

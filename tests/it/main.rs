@@ -14,4 +14,5 @@ mod servers;
 mod shipped;
 mod sim;
 mod speed_workloads;
+mod window;
 mod workload;

@@ -495,7 +495,7 @@ fn a_profile_that_fits_is_used_and_its_region_compared() {
     assert_eq!(scenario.profiles.len(), 1);
     assert!(!scenario.profiles[0].in_calibrated_range);
     let codes: Vec<&str> = scenario.advice.iter().map(|a| a.code).collect();
-    assert_eq!(codes, ["profile-model", "outside-calibration"]);
+    assert_eq!(codes, ["profile-model", "extrapolated-lengths"]);
     assert_round_trip(&scenario);
     let wide = fitting.replace("[16, 512]", "[16, 4096]");
     assert!(load(&with_profile(&wide)).unwrap().profiles[0].in_calibrated_range);

@@ -243,6 +243,11 @@ impl Replica for Server {
         self.totals.clone()
     }
 
+    fn busy_after(&self, at: SimTime) -> Fix {
+        let after = self.jobs.iter().map(|job| job.end.since(job.start.max(at)).0);
+        Fix::from_span(Span(after.sum()))
+    }
+
     fn in_flight(&self) -> u32 {
         let running: usize = self.jobs.iter().map(|job| job.members.len()).sum();
         (running + self.waiting.len()) as u32

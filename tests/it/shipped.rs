@@ -100,6 +100,23 @@ fn shipped_scenarios_answer_as_their_first_lines_say() {
 }
 
 /// Little's law: over a run that is steady at its ends, requests in flight are rate × time.
+/// The H100 profile was fitted with up to 440 requests in flight, but to batches of up to 128.
+#[test]
+fn batches_beyond_those_measured_are_marked() {
+    for (level, beyond) in [(64, false), (256, true)] {
+        let path = folder("scenarios").join(format!("closed-loop-{level}.toml"));
+        let (_, answer) = run(&path);
+        let warnings = answer["warnings"].as_array().unwrap();
+        let load = warnings.iter().find(|w| w["code"] == "extrapolated-load");
+        assert_eq!(load.is_some(), beyond, "{warnings:#?}");
+        assert_eq!(answer["profiles"][0]["in_calibrated_range"], !beyond);
+        if let Some(warning) = load {
+            let text = warning["text"].as_str().unwrap();
+            assert!(text.contains("256 requests running") && text.contains("128"), "{text}");
+        }
+    }
+}
+
 #[test]
 fn closed_loops_keep_littles_law() {
     for (concurrency, tolerance) in [(64.0, 0.02), (256.0, 0.06)] {

@@ -409,6 +409,11 @@ impl Replica for FastReplica {
         EngineTotals { evicted_blocks: self.kv.evicted(), ..self.totals.clone() }
     }
 
+    fn busy_after(&self, at: SimTime) -> Fix {
+        // Steps in flight follow one another without a gap.
+        Fix(self.last_end.0.saturating_sub(Fix::from_time(at).0))
+    }
+
     fn in_flight(&self) -> u32 {
         self.slots.live()
     }

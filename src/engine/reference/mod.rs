@@ -241,6 +241,11 @@ impl Replica for ReferenceReplica {
         self.book.totals().clone()
     }
 
+    fn busy_after(&self, at: SimTime) -> Fix {
+        // Steps in flight follow one another without a gap.
+        Fix(self.newest_end.0.saturating_sub(Fix::from_time(at).0))
+    }
+
     fn in_flight(&self) -> u32 {
         self.scheduler.running().len() as u32 + self.scheduler.waiting().len()
     }

@@ -11,7 +11,7 @@ mod stamp;
 mod table;
 
 use super::spec::{TraceFormat, TraceSpec};
-use super::{Arrival, ArrivalSource, RequestBody, SourceNotes, WorkloadError};
+use super::{Arrival, ArrivalSource, RequestBody, SourceEnd, SourceNotes, WorkloadError};
 use crate::engine::request::{Prompt, RequestId, Segment, StreamId};
 use crate::units::{PS_PER_S, SimTime};
 use lines::Lines;
@@ -211,6 +211,7 @@ pub(super) struct TraceSource {
     speedup: f64,
     /// Rows still to come at most.
     left: u64,
+    end: SourceEnd,
     block_size: Option<u32>,
     notes: SourceNotes,
 }
@@ -235,6 +236,7 @@ impl TraceSource {
             row: Row::default(),
             speedup,
             left: spec.limit.unwrap_or(u64::MAX),
+            end: SourceEnd::Count,
             block_size: spec.hash_block_size,
             notes: SourceNotes::default(),
         })
@@ -291,8 +293,12 @@ fn raised(tokens: u32, count: &mut u64) -> u32 {
 
 impl ArrivalSource for TraceSource {
     fn next_arrival(&mut self, id: RequestId) -> Result<Option<Arrival>, WorkloadError> {
-        if self.left == 0 || !self.reader.next_row(&mut self.row)? {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if !self.reader.next_row(&mut self.row)? {
             self.left = 0;
+            self.end = SourceEnd::LastArrival;
             return Ok(None);
         }
         self.left -= 1;
@@ -305,6 +311,10 @@ impl ArrivalSource for TraceSource {
             abort_after: None,
         };
         Ok(Some(Arrival { at, body }))
+    }
+
+    fn end(&self) -> SourceEnd {
+        self.end
     }
 
     fn notes(&self) -> SourceNotes {
