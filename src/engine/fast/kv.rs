@@ -4,7 +4,8 @@
 //! Which block is which never matters to a decision; the *order* of hashes in the free queue does.
 //! Three facts make runs exact:
 //! 1. Blocks without a hash go to the front of the free queue, hashed ones to its end, so the queue
-//!    is always some anonymous blocks (a count) and then hashed ones.
+//!    is always some anonymous blocks (a count) and then hashed ones. Before vLLM 0.24 all went to
+//!    the end: then anonymous blocks lie in the queue as runs of their own, of no node.
 //! 2. A request releases its blocks from last to first, so a chain lies in the queue tail first; a
 //!    run `[lo, hi)` of one chain is taken from `hi` down, and a prefix hit takes from `lo` up.
 //!    Runs only ever shrink at their ends, or are split where a hit ends.
@@ -56,6 +57,15 @@ pub struct Part {
     end: u32,
 }
 
+/// Where released blocks go in the free queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeOrder {
+    /// Those without a hash to the front.
+    UnhashedFirst,
+    /// All to the end.
+    AsReleased,
+}
+
 /// A stretch of a request's path: up to token `end` its tokens are those of `node`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStep {
@@ -97,7 +107,8 @@ impl Lookup {
 pub struct KvPool {
     block_size: u32,
     usable: u32,
-    /// Free blocks without a hash.
+    order: FreeOrder,
+    /// Free blocks without a hash; queued as pieces of no node unless they all lie in front.
     anonymous: u32,
     /// Free blocks with a hash.
     hashed: u32,
@@ -115,11 +126,12 @@ pub struct KvPool {
 
 impl KvPool {
     /// A pool of `usable` free blocks.
-    pub fn new(usable: u32, block_size: u32) -> Self {
-        Self {
+    pub fn new(usable: u32, block_size: u32, order: FreeOrder) -> Self {
+        let mut pool = Self {
             block_size,
             usable,
-            anonymous: usable,
+            order,
+            anonymous: 0,
             hashed: 0,
             evicted: 0,
             nodes: Vec::new(),
@@ -131,7 +143,9 @@ impl KvPool {
             tail: NONE,
             next_stamp: 0,
             scratch: Vec::new(),
-        }
+        };
+        pool.give_anonymous(usable);
+        pool
     }
 
     /// Blocks that no request holds.
@@ -158,18 +172,20 @@ impl KvPool {
     /// [`Self::free`].
     #[inline]
     pub fn take(&mut self, count: u32) {
-        if count <= self.anonymous {
+        if self.order == FreeOrder::AsReleased {
+            self.take_queued(count);
+        } else if count <= self.anonymous {
             self.anonymous -= count;
         } else {
-            self.evict(count - self.anonymous);
+            let evicted = count - self.anonymous;
             self.anonymous = 0;
+            self.take_queued(evicted);
         }
     }
 
-    fn evict(&mut self, count: u32) {
-        assert!(count <= self.hashed, "took more blocks than are free");
-        self.hashed -= count;
-        self.evicted += u64::from(count);
+    /// Takes `count` blocks off the pieces at the head of the queue.
+    fn take_queued(&mut self, count: u32) {
+        assert!(count <= self.free(), "took more blocks than are free");
         let mut left = count;
         while left > 0 {
             let id = self.head;
@@ -177,6 +193,13 @@ impl KvPool {
             let cut = left.min(piece.hi - piece.lo);
             piece.hi -= cut;
             left -= cut;
+            if piece.node == NONE {
+                self.anonymous -= cut;
+            } else {
+                self.hashed -= cut;
+                self.evicted += u64::from(cut);
+            }
+            let piece = &self.pieces[id as usize];
             if piece.lo == piece.hi {
                 self.unlink(id);
                 self.drop_piece(id);
@@ -188,7 +211,25 @@ impl KvPool {
     #[inline]
     pub fn give_anonymous(&mut self, count: u32) {
         self.anonymous += count;
+        if self.order == FreeOrder::AsReleased && count > 0 {
+            self.queue_anonymous(count);
+        }
         debug_assert!(self.free() <= self.usable);
+    }
+
+    /// Appends blocks without a hash to the queue.
+    fn queue_anonymous(&mut self, count: u32) {
+        if let Some(last) = self.pieces.get_mut(self.tail as usize)
+            && last.node == NONE
+        {
+            last.hi += count;
+            return;
+        }
+        let (stamp, sibling) = (0, NONE);
+        let piece =
+            Piece { node: NONE, lo: 0, hi: count, refs: 0, stamp, prev: NONE, next: NONE, sibling };
+        let id = self.new_piece(piece);
+        self.append(id);
     }
 
     // Names of token sequences.
@@ -366,18 +407,22 @@ impl KvPool {
             self.pieces.push(piece);
             (self.pieces.len() - 1) as u32
         };
-        let node = &mut self.nodes[node as usize];
-        node.pieces.push(id);
-        node.refs += 1;
+        if let Some(node) = self.nodes.get_mut(node as usize) {
+            node.pieces.push(id);
+            node.refs += 1;
+        }
         id
     }
 
     fn drop_piece(&mut self, id: u32) {
         let node = self.pieces[id as usize].node;
+        self.piece_free.push(id);
+        if node == NONE {
+            return;
+        }
         let pieces = &mut self.nodes[node as usize].pieces;
         let at = pieces.iter().position(|&p| p == id).expect("a piece is listed by its node");
         pieces.swap_remove(at);
-        self.piece_free.push(id);
         self.leave_node(node);
     }
 
@@ -451,6 +496,11 @@ impl KvPool {
             self.unlink(tail);
             self.drop_piece(tail);
         }
+        self.append(id);
+    }
+
+    /// Links a piece behind the last of the free queue.
+    fn append(&mut self, id: u32) {
         let tail = self.tail;
         let piece = &mut self.pieces[id as usize];
         piece.prev = tail;

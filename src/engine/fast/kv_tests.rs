@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 impl KvPool {
     /// Checks the books; O(pieces).
     fn audit(&self) {
-        let mut queued = 0;
+        let (mut queued, mut anonymous) = (0, 0);
         let mut at = self.head;
         let mut before = NONE;
         while at != NONE {
@@ -16,12 +16,14 @@ impl KvPool {
             assert_eq!(p.prev, before);
             assert_eq!(p.refs, 0, "a held piece in the free queue");
             assert!(p.lo < p.hi);
-            queued += p.hi - p.lo;
+            *(if p.node == NONE { &mut anonymous } else { &mut queued }) += p.hi - p.lo;
             before = at;
             at = p.next;
         }
         assert_eq!(self.tail, before);
         assert_eq!(queued, self.hashed);
+        let all_queued = self.order == FreeOrder::AsReleased;
+        assert_eq!(anonymous, if all_queued { self.anonymous } else { 0 });
         assert!(self.free() <= self.usable);
     }
 
@@ -41,6 +43,7 @@ struct PlainBlock {
 
 /// One block at a time: a free queue of ids, and a search through all blocks for a hash.
 struct PlainPool {
+    order: FreeOrder,
     blocks: Vec<PlainBlock>,
     free: VecDeque<usize>,
     stamp: u64,
@@ -48,9 +51,9 @@ struct PlainPool {
 }
 
 impl PlainPool {
-    fn new(usable: u32) -> Self {
+    fn new(usable: u32, order: FreeOrder) -> Self {
         let blocks = vec![PlainBlock::default(); usable as usize];
-        Self { free: (0..blocks.len()).collect(), blocks, stamp: 0, evicted: 0 }
+        Self { order, free: (0..blocks.len()).collect(), blocks, stamp: 0, evicted: 0 }
     }
 
     fn take(&mut self) -> usize {
@@ -83,7 +86,7 @@ impl PlainPool {
         for &id in table.iter().rev() {
             self.blocks[id].refs -= 1;
             if self.blocks[id].refs == 0 {
-                if self.blocks[id].hash.is_some() {
+                if self.blocks[id].hash.is_some() || self.order == FreeOrder::AsReleased {
                     self.free.push_back(id);
                 } else {
                     self.free.push_front(id);
@@ -191,10 +194,13 @@ proptest! {
     #[test]
     fn runs_of_blocks_behave_like_single_blocks(
         usable in 6u32..40,
+        as_released in any::<bool>(),
         acts in prop::collection::vec(act(), 1..120),
     ) {
-        let mut pool = KvPool::new(usable, BLOCK);
-        let mut plain = PlainPool::new(usable);
+        let order =
+            if as_released { FreeOrder::AsReleased } else { FreeOrder::UnhashedFirst };
+        let mut pool = KvPool::new(usable, BLOCK, order);
+        let mut plain = PlainPool::new(usable, order);
         let mut holders: Vec<Holder> = Vec::new();
         for act in acts {
             match act {
@@ -230,7 +236,7 @@ proptest! {
 
 #[test]
 fn names_of_equal_sequences_are_equal() {
-    let mut pool = KvPool::new(4, BLOCK);
+    let mut pool = KvPool::new(4, BLOCK, FreeOrder::UnhashedFirst);
     let mut index: BTreeMap<(u32, u32, u64), u32> = BTreeMap::new();
     for (parent, start, stream) in [(NONE, 0, 1), (NONE, 0, 2), (0, 5, 1), (0, 6, 1), (0, 5, 1)] {
         let id = pool.enter_node(parent, start, StreamId::shared(stream));

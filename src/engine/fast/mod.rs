@@ -25,7 +25,7 @@ use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
 use crate::latency::StepTimeModel;
 use crate::units::{Fix, SimTime, Span};
 use flight::{Batch, Entry, Flight};
-use kv::{KvPool, Lookup, NONE, PathStep};
+use kv::{FreeOrder, KvPool, Lookup, NONE, PathStep};
 use lockstep::{FIRST_STEP, Lockstep};
 use queue::WaitingQueue;
 use schedule::Stop;
@@ -118,7 +118,7 @@ impl FastReplica {
             next_order: 0,
             explicit: Vec::new(),
             lock: Lockstep::new(config.block_size),
-            kv: KvPool::new(config.usable_blocks(), config.block_size),
+            kv: KvPool::new(config.usable_blocks(), config.block_size, FreeOrder::UnhashedFirst),
             found: Lookup::default(),
             flight: Flight::default(),
             stretch: None,
