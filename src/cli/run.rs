@@ -14,7 +14,11 @@ use crate::cli::folder::RunFolder;
 use crate::cli::input::{self, Overrides};
 use crate::cli::progress::{Goal, Progress, Share};
 use crate::cli::run_files::{self, FinalFiles};
+use crate::engine::config::EngineConfigError;
 use crate::engine::fast::FastReplica;
+use crate::engine::record::TraceDetail;
+use crate::engine::reference::ReferenceReplica;
+use crate::engine::replica::Replica;
 use crate::report::format::figure;
 use crate::report::terminal::render;
 use crate::report::trend::WaitTrend;
@@ -22,13 +26,10 @@ use crate::report::{RunOutcome, Summary};
 use crate::scenario::{RequestsFile, Scenario};
 use crate::sim::config::{PoolConfig, SimConfig};
 use crate::sim::replication::seed_of;
-use crate::sim::result::{Recorder, RequestRow, SampleRow};
+use crate::sim::result::{Recorder, RequestRow, RunResult, SampleRow};
 use crate::units::{SimTime, Span};
-use crate::workload::open_load;
 use crate::workload::spec::TrafficSpec;
-
-/// The engine that answers `run`.
-type Engine = FastReplica;
+use crate::workload::{Load, open_load};
 
 /// Runs a scenario.
 ///
@@ -115,25 +116,48 @@ fn replication(
         SimConfig { seed: seed_of(scenario.config.seed, number), ..scenario.config.clone() };
     let load = open_load(&scenario.traffic, config.seed)?;
     let rows = folder.map(|folder| run_files::open(folder, scenario, number)).transpose()?;
-    let mut watch = |at: &crate::sim::Progress| {
-        share.update(at.now, at.ended);
-        ControlFlow::Continue(())
-    };
-    let make = |pool: &PoolConfig| Engine::new(pool.engine.clone(), pool.step_time.clone());
-    let trend = WaitTrend::default();
-    let wanted = rows.is_some() && scenario.output.requests != RequestsFile::None;
-    let (result, rows, trend) = if wanted {
-        let mut observer = Observer::<true> { rows, trend };
-        let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
-        (result, observer.rows, observer.trend)
+    // What does not merge is run by the rules, step by step.
+    let merges = config.pools.iter().all(|pool| FastReplica::takes(&pool.engine).is_ok());
+    let (result, rows, trend) = if merges {
+        let make =
+            |pool: &PoolConfig| FastReplica::new(pool.engine.clone(), pool.step_time.clone());
+        observe(scenario, &config, make, load, rows, &mut share)?
     } else {
-        let mut observer = Observer::<false> { rows, trend };
-        let result = crate::sim::run(&config, make, load, &mut observer, &mut watch)?;
-        (result, observer.rows, observer.trend)
+        let make = |pool: &PoolConfig| {
+            let (engine, step_time) = (pool.engine.clone(), pool.step_time.clone());
+            ReferenceReplica::new(engine, step_time, TraceDetail::Off)
+        };
+        observe(scenario, &config, make, load, rows, &mut share)?
     };
     // The parts of the others are closed here: there may be more of them than open files.
     let files = rows.map(run_files::finish).transpose()?.filter(|_| number == 0);
     Ok((RunOutcome { result, trend }, files))
+}
+
+/// One simulation on engines that `make` builds; rows of requests only when a file wants them.
+fn observe<R: Replica>(
+    scenario: &Scenario,
+    config: &SimConfig,
+    make: impl Fn(&PoolConfig) -> Result<R, EngineConfigError>,
+    load: Load,
+    rows: Option<run_files::Rows>,
+    share: &mut Share,
+) -> Result<(RunResult, Option<run_files::Rows>, WaitTrend)> {
+    let mut watch = |at: &crate::sim::Progress| {
+        share.update(at.now, at.ended);
+        ControlFlow::Continue(())
+    };
+    let trend = WaitTrend::default();
+    let wanted = rows.is_some() && scenario.output.requests != RequestsFile::None;
+    Ok(if wanted {
+        let mut observer = Observer::<true> { rows, trend };
+        let result = crate::sim::run(config, make, load, &mut observer, &mut watch)?;
+        (result, observer.rows, observer.trend)
+    } else {
+        let mut observer = Observer::<false> { rows, trend };
+        let result = crate::sim::run(config, make, load, &mut observer, &mut watch)?;
+        (result, observer.rows, observer.trend)
+    })
 }
 
 /// Watches one simulation for the files and for the warnings; rows of requests are only made when

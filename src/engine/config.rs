@@ -1,6 +1,8 @@
 //! What one engine is started with, under vLLM's own parameter names. Plain data; the scenario
 //! room fills it in and checks it, the engines read it.
 
+pub use super::version::VersionProfile;
+
 /// Order in which waiting requests are admitted and running ones preempted (`--scheduling-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulingPolicy {
@@ -45,13 +47,6 @@ pub struct Speculation {
     pub method: SpeculativeMethod,
     /// `num_speculative_tokens`.
     pub k: u32,
-}
-
-/// Behaviour that changed between releases. One value per verified release line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum VersionProfile {
-    /// vLLM 0.32.
-    V0_32,
 }
 
 /// Settings of one engine. Lengths are in tokens.
@@ -145,6 +140,13 @@ pub enum EngineConfigError {
 }
 
 impl EngineConfig {
+    /// True when an admission waits until the whole known sequence fits: asked for, and known to
+    /// the release.
+    #[must_use]
+    pub fn reserves_full_isl(&self) -> bool {
+        self.scheduler_reserve_full_isl && self.version.has_whole_prompt_gate()
+    }
+
     /// Checks what every engine relies on.
     ///
     /// # Errors
@@ -188,9 +190,6 @@ fn check_ranges(config: &EngineConfig) -> Result<(), EngineConfigError> {
 }
 
 fn check_features(config: &EngineConfig) -> Result<(), EngineConfigError> {
-    match config.version {
-        VersionProfile::V0_32 => {}
-    }
     let (feature, expected) = match (config.speculation, config.kv_groups.as_slice()) {
         (Some(_), _) => ("speculative decoding", "no speculation"),
         (None, [KvGroup::Full]) => return Ok(()),

@@ -11,3 +11,4 @@ pub mod record;
 pub mod reference;
 pub mod replica;
 pub mod request;
+pub mod version;

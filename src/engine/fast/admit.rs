@@ -29,6 +29,9 @@ impl FastReplica {
         let (hit_blocks, hit_free) = (self.found.blocks, self.found.free_blocks);
         let hit = hit_blocks * self.config.block_size;
         let known = self.slots[index].known();
+        if self.counts_lookups() {
+            self.count_lookup(call, index, hit, known);
+        }
         let mut tokens = (known - hit).min(call.limit);
         if !self.config.enable_chunked_prefill && tokens > call.budget {
             return Some(Stop::WholePrompt);
@@ -37,7 +40,7 @@ impl FastReplica {
         let reserve = if self.running_live > 0 { self.watermark } else { 0 };
         let need = |to: u32| self.blocks(to).saturating_sub(hit_blocks) + hit_free + reserve;
         let longest = self.config.max_model_len;
-        if self.config.scheduler_reserve_full_isl && need(known.min(longest)) > self.kv.free() {
+        if self.config.reserves_full_isl() && need(known.min(longest)) > self.kv.free() {
             return Some(Stop::Gate);
         }
         if need((hit + tokens).min(longest)) > self.kv.free() {
@@ -119,10 +122,39 @@ impl FastReplica {
         })
     }
 
+    /// True when a look at the head counts in the statistics though it may not be admitted.
+    pub(super) fn counts_lookups(&self) -> bool {
+        self.config.enable_prefix_caching && self.config.version.counts_every_lookup()
+    }
+
+    /// Counts a lookup of the head, if there was one; its first admission comes after it.
+    fn count_lookup(&mut self, call: &mut Call, index: u32, hit: u32, known: u32) {
+        let slot = &self.slots[index];
+        if !self.config.enable_prefix_caching || slot.skip_cache {
+            return;
+        }
+        let apart = slot.resumed && self.config.version.counts_resumed_apart();
+        let (queries, hits) = if apart {
+            (&mut self.totals.prefix_preempted_queries, &mut self.totals.prefix_preempted_hits)
+        } else {
+            (&mut self.totals.prefix_queries, &mut self.totals.prefix_hits)
+        };
+        *queries += u64::from(known);
+        *hits += u64::from(hit);
+        if let Some(record) = &mut call.record {
+            let at = if apart { 3 } else { 0 };
+            record.prefix[at] += 1;
+            record.prefix[at + 1] += u64::from(known);
+            record.prefix[at + 2] += u64::from(hit);
+        }
+    }
+
     fn count_admission(&mut self, call: &mut Call, index: u32, hit: u32, known: u32) {
         let blocked = self.blocked_until(call.now);
         let number = self.next_number;
-        let looked_up = self.config.enable_prefix_caching && !self.slots[index].skip_cache;
+        if !self.counts_lookups() {
+            self.count_lookup(call, index, hit, known);
+        }
         let slot = &mut self.slots[index];
         let id = slot.id;
         let resumed = std::mem::replace(&mut slot.resumed, true);
@@ -131,27 +163,8 @@ impl FastReplica {
             slot.first_scheduled = call.now;
             slot.kv_wait = blocked - slot.kv_wait;
         }
-        if looked_up {
-            let (queries, hits) = if resumed {
-                (&mut self.totals.prefix_preempted_queries, &mut self.totals.prefix_preempted_hits)
-            } else {
-                (&mut self.totals.prefix_queries, &mut self.totals.prefix_hits)
-            };
-            *queries += u64::from(known);
-            *hits += u64::from(hit);
-        }
         if let Some(record) = &mut call.record {
-            if resumed {
-                record.resumed.push(id)
-            } else {
-                record.admitted.push(id)
-            }
-            if looked_up {
-                let at = if resumed { 3 } else { 0 };
-                record.prefix[at] += 1;
-                record.prefix[at + 1] += u64::from(known);
-                record.prefix[at + 2] += u64::from(hit);
-            }
+            if resumed { record.resumed.push(id) } else { record.admitted.push(id) }
         }
         if let Some(trace) = &mut self.trace {
             trace.admitted(id, Admission { step: number, cached: hit, known });

@@ -86,6 +86,19 @@ pub struct FastReplica {
 }
 
 impl FastReplica {
+    /// Whether this engine can run a configuration that is otherwise sound.
+    ///
+    /// # Errors
+    /// Names the feature that it cannot run.
+    pub fn takes(config: &EngineConfig) -> Result<(), EngineConfigError> {
+        config.check()?;
+        if config.async_scheduling && config.version.schedules_past_the_last_token() {
+            let (feature, expected) = ("a useless step after the last token", "vLLM 0.12 or later");
+            return Err(EngineConfigError::Unsupported { feature, expected });
+        }
+        Ok(())
+    }
+
     /// An idle replica with an empty KV pool.
     ///
     /// # Errors
@@ -105,7 +118,11 @@ impl FastReplica {
         trace: TraceDetail,
         merging: Merging,
     ) -> Result<Self, EngineConfigError> {
-        config.check()?;
+        Self::takes(&config)?;
+        // Without hashes the order of the free queue decides nothing.
+        let as_released =
+            config.enable_prefix_caching && !config.version.queues_unhashed_blocks_first();
+        let order = if as_released { FreeOrder::AsReleased } else { FreeOrder::UnhashedFirst };
         Ok(Self {
             depth: if config.async_scheduling { 2 } else { 1 },
             budget: config.token_budget().min(config.max_num_batched_tokens),
@@ -118,7 +135,7 @@ impl FastReplica {
             next_order: 0,
             explicit: Vec::new(),
             lock: Lockstep::new(config.block_size),
-            kv: KvPool::new(config.usable_blocks(), config.block_size, FreeOrder::UnhashedFirst),
+            kv: KvPool::new(config.usable_blocks(), config.block_size, order),
             found: Lookup::default(),
             flight: Flight::default(),
             stretch: None,

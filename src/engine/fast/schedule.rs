@@ -136,7 +136,8 @@ impl FastReplica {
     /// The per-request cap in a call that starts with `crowd` requests.
     fn threshold(&self, crowd: u32) -> u32 {
         let base = self.config.long_prefill_token_threshold;
-        if base == 0 || crowd == 1 {
+        let alone = crowd == 1 && self.config.version.spares_lone_requests();
+        if base == 0 || alone {
             return u32::MAX;
         }
         if self.config.long_prefill_token_threshold_adaptive {

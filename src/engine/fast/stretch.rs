@@ -95,7 +95,7 @@ impl FastReplica {
             // the blocks it needs beyond its hit stay the same and free blocks only get fewer.
             // (Without chunked prefill a shrinking hit could make it fail on the budget instead.)
             let blocked = stop == Some(Stop::Gate) && self.config.enable_chunked_prefill;
-            if !blocked || self.head_quotes_running() {
+            if !blocked || self.counts_lookups() || self.head_quotes_running() {
                 return false;
             }
         }
