@@ -18,7 +18,7 @@ mod slots;
 mod stretch;
 mod trace;
 
-use crate::engine::config::{EngineConfig, EngineConfigError, SchedulingPolicy};
+use crate::engine::config::{EngineConfig, EngineConfigError, KvGroup, SchedulingPolicy};
 use crate::engine::record::{EngineTotals, ReplicaState, RequestTrace, StepRecord, TraceDetail};
 use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
 use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
@@ -106,6 +106,7 @@ impl FastReplica {
         merging: Merging,
     ) -> Result<Self, EngineConfigError> {
         config.check()?;
+        takes_groups(&config)?;
         Ok(Self {
             depth: if config.async_scheduling { 2 } else { 1 },
             budget: config.token_budget().min(config.max_num_batched_tokens),
@@ -458,5 +459,16 @@ impl FastReplica {
                 None => return,
             }
         }
+    }
+}
+
+/// KV groups that stretches of steps are merged for.
+fn takes_groups(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    match config.kv_groups.as_slice() {
+        [KvGroup::Full] => Ok(()),
+        _ => Err(EngineConfigError::Unsupported {
+            feature: "a KV group other than one of full attention",
+            expected: "one full-attention KV group",
+        }),
     }
 }
