@@ -37,6 +37,7 @@ fn config(num_gpu_blocks: u32, enable_prefix_caching: bool) -> EngineConfig {
         long_prefill_token_threshold: 0,
         long_prefill_token_threshold_adaptive: false,
         async_scheduling: false,
+        prefix_cache_retention_interval: Some(0),
         kv_groups: vec![KvGroup::Full],
         speculation: None,
     }

@@ -234,6 +234,7 @@ impl Case {
                 return Err(format!("`engine.{key}` is {value}; expected at most {most}"));
             }
         }
+        self.engine.kv_groups.iter().try_for_each(|group| self.check_group(group))?;
         let total = self.requests.len();
         for (number, request) in self.requests.iter().enumerate() {
             let bad = |problem: String| Err(format!("request {number}: {problem}"));
@@ -268,6 +269,22 @@ impl Case {
         Ok(())
     }
 
+    /// The engine has states that each take one block, at its own block edges.
+    fn check_group(&self, group: &Group) -> Result<(), String> {
+        let Group::Mamba { mode, block_size: Some(size) } = *group else { return Ok(()) };
+        let EngineSettings { block_size, max_model_len, .. } = self.engine;
+        let (fits, expected) = match mode {
+            MambaMode::Align => (size == block_size, format!("`block_size`, {block_size}")),
+            MambaMode::None => {
+                (size >= max_model_len, format!("`max_model_len`, {max_model_len}, or more"))
+            }
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(format!("`block_size` of a Mamba group is {size}; expected {expected}"))
+    }
+
     /// The engine that the case asks for.
     #[must_use]
     pub fn engine_config(&self, version: VersionProfile) -> EngineConfig {
@@ -292,6 +309,7 @@ impl Case {
             long_prefill_token_threshold: e.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive: e.long_prefill_token_threshold_adaptive,
             async_scheduling: e.async_scheduling,
+            prefix_cache_retention_interval: e.prefix_cache_retention_interval,
             kv_groups: e.kv_groups.iter().map(|&group| kv_group(group)).collect(),
             speculation: e.spec.as_ref().map(|spec| Speculation {
                 method: match spec.method {

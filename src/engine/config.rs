@@ -84,6 +84,9 @@ pub struct EngineConfig {
     pub long_prefill_token_threshold_adaptive: bool,
     /// Schedule one step ahead of the device.
     pub async_scheduling: bool,
+    /// Which full blocks of sliding-window and Mamba groups are cached: 0 keeps the end of the
+    /// prompt and where prompts were seen to part (vLLM's default), `None` all of them.
+    pub prefix_cache_retention_interval: Option<u32>,
     /// KV groups that draw from the one pool; a plain dense model has one full group.
     pub kv_groups: Vec<KvGroup>,
     /// Speculative decoding, if on.
@@ -190,15 +193,44 @@ fn check_ranges(config: &EngineConfig) -> Result<(), EngineConfigError> {
 }
 
 fn check_features(config: &EngineConfig) -> Result<(), EngineConfigError> {
-    let (feature, expected) = match (config.speculation, config.kv_groups.as_slice()) {
-        (Some(_), _) => ("speculative decoding", "no speculation"),
-        (None, [KvGroup::Full]) => return Ok(()),
-        (None, [KvGroup::SlidingWindow { .. }]) => {
-            ("sliding-window attention", "one full-attention KV group")
-        }
-        (None, [KvGroup::Mamba { .. }]) => ("Mamba state", "one full-attention KV group"),
-        (None, []) => ("an engine without KV groups", "one full-attention KV group"),
-        (None, [_, ..]) => ("a hybrid of KV groups", "one full-attention KV group"),
+    let unsupported = |feature, expected| Err(EngineConfigError::Unsupported { feature, expected });
+    if config.speculation.is_some() {
+        return unsupported("speculative decoding", "no speculation");
+    }
+    check_groups(config)
+}
+
+fn check_groups(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    let out_of_range = |value: &str, expected| {
+        Err(EngineConfigError::OutOfRange { key: "kv_groups", value: value.to_owned(), expected })
     };
-    Err(EngineConfigError::Unsupported { feature, expected })
+    if config.kv_groups.is_empty() {
+        return out_of_range("empty", "at least one KV group");
+    }
+    for group in &config.kv_groups {
+        match group {
+            KvGroup::SlidingWindow { window: 0 } => {
+                return out_of_range("a sliding window of 0 tokens", "1 token or more");
+            }
+            // vLLM takes the mode from the switch: states are cached exactly when blocks are.
+            KvGroup::Mamba { align: true } if !config.enable_prefix_caching => {
+                return out_of_range("Mamba align without prefix caching", "Mamba none");
+            }
+            KvGroup::Mamba { align: false } if config.enable_prefix_caching => {
+                return out_of_range("Mamba none with prefix caching", "Mamba align");
+            }
+            KvGroup::Mamba { align: true } if !config.enable_chunked_prefill => {
+                return out_of_range("Mamba align without chunked prefill", "chunked prefill");
+            }
+            KvGroup::Full | KvGroup::SlidingWindow { .. } | KvGroup::Mamba { .. } => {}
+        }
+    }
+    match config.prefix_cache_retention_interval {
+        None | Some(0) => Ok(()),
+        Some(interval) => Err(EngineConfigError::OutOfRange {
+            key: "prefix_cache_retention_interval",
+            value: interval.to_string(),
+            expected: "0 (sparse) or none (dense)",
+        }),
+    }
 }

@@ -105,6 +105,7 @@ pub(super) fn read(r: &mut Reader<'_>, context: EngineContext<'_>) -> Option<Eng
             .boolean("long_prefill_token_threshold_adaptive")
             .unwrap_or(false),
         async_scheduling: r.boolean("async_scheduling").unwrap_or(true),
+        prefix_cache_retention_interval: Some(0),
         kv_groups: vec![KvGroup::Full],
         speculation: None,
     };

@@ -80,7 +80,7 @@ fn request(number: u64) -> impl Fn(&Value) -> bool {
 fn the_reference_engine_decides_as_recorded_vllm_did() {
     let report = conform::run(&[fixtures()], &[EngineKind::Reference]).unwrap();
     println!("{report}");
-    assert_eq!((report.ok(), report.diverged(), report.skipped()), (61, 0, 0), "{report}");
+    assert_eq!((report.ok(), report.diverged(), report.skipped()), (69, 0, 0), "{report}");
     assert_eq!(report.exit_code(), 0);
 }
 
@@ -94,7 +94,7 @@ fn nothing_diverges_in_the_whole_collection_and_what_is_skipped_says_why() {
     }
     let report = conform::run(&[folder.to_owned()], &[EngineKind::Reference]).unwrap();
     assert_eq!(report.diverged(), 0, "{report}");
-    assert!(report.ok() >= 61, "{report}");
+    assert!(report.ok() >= 69, "{report}");
     for case in &report.cases {
         if let Verdict::Skipped(reason) = &case.verdict {
             assert!(reason.contains("modelled"), "{}: {reason}", case.name);
@@ -184,11 +184,8 @@ fn a_case_that_cannot_be_played_is_skipped_with_the_reason() {
     });
     check(&sandbox, "speculative decoding");
     let sandbox = Sandbox::new("s-micro-async");
-    sandbox.alter_case(|case| {
-        let groups = json!([{"type": "full"}, {"type": "sliding_window", "window": 32}]);
-        case["engine"]["kv_groups"] = groups;
-    });
-    check(&sandbox, "hybrid");
+    sandbox.alter_case(|case| case["engine"]["prefix_cache_retention_interval"] = json!(64));
+    check(&sandbox, "`prefix_cache_retention_interval` is 64");
     let sandbox = Sandbox::new("s-micro-async");
     sandbox.alter_trace(|line| line["kind"] == "head", |line| line["vllm"] = json!("0.20.2"));
     check(&sandbox, "0.20.2");
@@ -237,6 +234,9 @@ fn bad_cases_are_refused_with_file_and_line() {
     check(&|case| case["engine"]["block_size"] = json!(u32::MAX), "expected at most 65536");
     check(&|case| case["engine"]["max_model_len"] = json!(2), "fewer than `max_model_len`, 2");
     check(&|case| case["requests"][1]["after"] = json!([0, 5]), "either `at` or `after`");
+    let mamba = |mode: &str| json!([{"type": "mamba", "mode": mode, "block_size": 32}]);
+    check(&|case| case["engine"]["kv_groups"] = mamba("align"), "expected `block_size`, 16");
+    check(&|case| case["engine"]["kv_groups"] = mamba("none"), "expected `max_model_len`, ");
     let closed = json!({"mode": "closed", "concurrency": 0});
     check(&|case| case["arrivals"] = closed.clone(), "`arrivals.concurrency` is 0");
 
@@ -301,8 +301,13 @@ fn the_fast_engine_decides_as_recorded_vllm_did_step_by_step_and_in_stretches() 
         .filter(|line| !line.starts_with("ok"))
         .map(str::to_owned)
         .collect();
-    assert!(report.diverged() == 0 && report.skipped() == 0, "{differing:#?}");
-    assert!(report.ok() > 0);
+    assert_eq!(report.diverged(), 0, "{differing:#?}");
+    for case in &report.cases {
+        if let Verdict::Skipped(reason) = &case.verdict {
+            assert!(reason.contains("KV group"), "{}: {reason}", case.name);
+        }
+    }
+    assert_eq!((report.ok(), report.skipped()), (2 * 61, 2 * 8), "{differing:#?}");
 }
 
 #[test]

@@ -217,6 +217,7 @@ prop_compose! {
             long_prefill_token_threshold: threshold,
             long_prefill_token_threshold_adaptive: adaptive,
             async_scheduling: asynchronous,
+            prefix_cache_retention_interval: Some(0),
             kv_groups: vec![KvGroup::Full],
             speculation: None,
         }

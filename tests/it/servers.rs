@@ -338,6 +338,7 @@ pub fn pool(instances: u32, max_model_len: u32) -> PoolConfig {
         long_prefill_token_threshold: 0,
         long_prefill_token_threshold_adaptive: false,
         async_scheduling: false,
+        prefix_cache_retention_interval: Some(0),
         kv_groups: vec![KvGroup::Full],
         speculation: None,
     };

@@ -18,7 +18,7 @@ mod slots;
 mod stretch;
 mod trace;
 
-use crate::engine::config::{EngineConfig, EngineConfigError, SchedulingPolicy};
+use crate::engine::config::{EngineConfig, EngineConfigError, KvGroup, SchedulingPolicy};
 use crate::engine::record::{EngineTotals, ReplicaState, RequestTrace, StepRecord, TraceDetail};
 use crate::engine::replica::{EngineSink, Replica, Wake, WakeKind};
 use crate::engine::request::{EngineRequest, RequestId, Segment, StreamId};
@@ -92,6 +92,7 @@ impl FastReplica {
     /// Names the feature that it cannot run.
     pub fn takes(config: &EngineConfig) -> Result<(), EngineConfigError> {
         config.check()?;
+        takes_groups(config)?;
         if config.async_scheduling && config.version.schedules_past_the_last_token() {
             let (feature, expected) = ("a useless step after the last token", "vLLM 0.12 or later");
             return Err(EngineConfigError::Unsupported { feature, expected });
@@ -475,5 +476,16 @@ impl FastReplica {
                 None => return,
             }
         }
+    }
+}
+
+/// KV groups that stretches of steps are merged for.
+fn takes_groups(config: &EngineConfig) -> Result<(), EngineConfigError> {
+    match config.kv_groups.as_slice() {
+        [KvGroup::Full] => Ok(()),
+        _ => Err(EngineConfigError::Unsupported {
+            feature: "a KV group other than one of full attention",
+            expected: "one full-attention KV group",
+        }),
     }
 }

@@ -10,12 +10,18 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockId(pub(super) u32);
 
+/// Stands in block tables where a group needs no block.
+pub(super) const NULL: BlockId = BlockId(0);
+
+/// What a cached block is found by: blocks of different KV groups hold different layers.
+type Key = (u32, ChainId);
+
 #[derive(Debug, Clone, Default)]
 struct Block {
     /// Requests that hold it; 0 exactly when it is in the free queue.
     holders: u32,
-    /// The chain it holds, once full and cached.
-    chain: Option<ChainId>,
+    /// Its group and the chain it holds, once full and cached.
+    key: Option<Key>,
     /// Its key in the free queue.
     place: Option<i64>,
 }
@@ -30,7 +36,7 @@ pub(super) struct BlockPool {
     before_front: i64,
     after_back: i64,
     /// Blocks that hold each chain, in the order in which they were cached.
-    cached: BTreeMap<ChainId, Vec<BlockId>>,
+    cached: BTreeMap<Key, Vec<BlockId>>,
     evicted: u64,
 }
 
@@ -66,14 +72,15 @@ impl BlockPool {
         self.free.values().map(|id| id.0).collect()
     }
 
-    /// True when no request holds the block.
+    /// True when the block is in the free queue.
     pub(super) fn is_free(&self, id: BlockId) -> bool {
         self.block(id).place.is_some()
     }
 
-    /// The block to reuse for `chain`: the one cached first among those that still hold it.
-    pub(super) fn lookup(&self, chain: ChainId) -> Option<BlockId> {
-        self.cached.get(&chain).and_then(|blocks| blocks.first().copied())
+    /// The block of `group` to reuse for `chain`: the one cached first among those that still
+    /// hold it.
+    pub(super) fn lookup(&self, group: u32, chain: ChainId) -> Option<BlockId> {
+        self.cached.get(&(group, chain)).and_then(|blocks| blocks.first().copied())
     }
 
     /// Takes `count` blocks from the front of the free queue for one holder each. A block that
@@ -88,9 +95,9 @@ impl BlockPool {
             let block = self.block_mut(id);
             block.place = None;
             block.holders = 1;
-            if let Some(chain) = block.chain.take() {
+            if let Some(key) = block.key.take() {
                 self.evicted += 1;
-                self.forget(chain, id);
+                self.forget(key, id);
             }
             taken.push(id);
         }
@@ -106,12 +113,13 @@ impl BlockPool {
         }
     }
 
-    /// A held block is full: it holds `chain` from now on and can be found by it.
-    pub(super) fn cache(&mut self, id: BlockId, chain: ChainId) {
+    /// A held block of `group` is full: it holds `chain` from now on and can be found by it.
+    pub(super) fn cache(&mut self, id: BlockId, group: u32, chain: ChainId) {
+        let key = (group, chain);
         let block = self.block_mut(id);
-        assert!(block.holders > 0 && block.chain.is_none(), "{id:?} cannot be cached");
-        block.chain = Some(chain);
-        self.cached.entry(chain).or_default().push(id);
+        assert!(block.holders > 0 && block.key.is_none(), "{id:?} cannot be cached");
+        block.key = Some(key);
+        self.cached.entry(key).or_default().push(id);
     }
 
     /// One holder lets go of its `blocks`, given in the order of its tokens. Of those that nobody
@@ -129,12 +137,12 @@ impl BlockPool {
         }
         // Pushed to the front one by one, the last block ends up first.
         for &id in &unheld {
-            if self.block(id).chain.is_none() {
+            if self.block(id).key.is_none() {
                 self.push_front(id);
             }
         }
         for &id in unheld.iter().rev() {
-            if self.block(id).chain.is_some() {
+            if self.block(id).key.is_some() {
                 self.push_back(id);
             }
         }
@@ -154,12 +162,12 @@ impl BlockPool {
         self.free.insert(place, id);
     }
 
-    /// `id` no longer holds `chain`.
-    fn forget(&mut self, chain: ChainId, id: BlockId) {
-        if let Some(blocks) = self.cached.get_mut(&chain) {
+    /// `id` is no longer found by `key`.
+    fn forget(&mut self, key: Key, id: BlockId) {
+        if let Some(blocks) = self.cached.get_mut(&key) {
             blocks.retain(|&other| other != id);
             if blocks.is_empty() {
-                self.cached.remove(&chain);
+                self.cached.remove(&key);
             }
         }
     }
@@ -176,8 +184,8 @@ impl BlockPool {
     /// chains says what the blocks hold.
     #[cfg(test)]
     pub(super) fn check(&self, holders: &BTreeMap<BlockId, u32>) {
-        let null = self.block(BlockId(0));
-        assert!(null.holders == 0 && null.place.is_none() && null.chain.is_none());
+        let null = self.block(NULL);
+        assert!(null.holders == 0 && null.place.is_none() && null.key.is_none());
         for (number, block) in self.blocks.iter().enumerate().skip(1) {
             let id = BlockId(number as u32);
             assert_eq!(block.holders, holders.get(&id).copied().unwrap_or(0), "{id:?}");
@@ -186,9 +194,9 @@ impl BlockPool {
                 assert_eq!(self.free.get(&place), Some(&id));
             }
             let found = self.cached.values().filter(|blocks| blocks.contains(&id)).count();
-            assert_eq!(found, usize::from(block.chain.is_some()), "{id:?}");
-            if let Some(chain) = block.chain {
-                assert!(self.cached[&chain].contains(&id));
+            assert_eq!(found, usize::from(block.key.is_some()), "{id:?}");
+            if let Some(key) = block.key {
+                assert!(self.cached[&key].contains(&id));
             }
         }
         let used = self.blocks.iter().filter(|block| block.holders > 0).count();
@@ -212,8 +220,8 @@ mod tests {
         let mut pool = BlockPool::new(8);
         let taken = pool.take(5);
         assert_eq!(taken, ids(&[1, 2, 3, 4, 5]));
-        pool.cache(BlockId(1), ChainId(1));
-        pool.cache(BlockId(2), ChainId(2));
+        pool.cache(BlockId(1), 0, ChainId(1));
+        pool.cache(BlockId(2), 0, ChainId(2));
         pool.release(&taken);
         assert_eq!(pool.free_queue(), [5, 4, 3, 6, 7, 2, 1]);
     }
@@ -223,21 +231,32 @@ mod tests {
         let mut pool = BlockPool::new(4);
         let taken = pool.take(3);
         for &id in &taken {
-            pool.cache(id, ChainId(7));
+            pool.cache(id, 0, ChainId(7));
         }
-        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(1)));
+        assert_eq!(pool.lookup(0, ChainId(7)), Some(BlockId(1)));
         pool.release(&taken[..1]);
-        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(1)), "free, but not handed out");
+        assert_eq!(pool.lookup(0, ChainId(7)), Some(BlockId(1)), "free, but not handed out");
         assert_eq!(pool.take(1), ids(&[1]));
         assert_eq!(pool.evicted(), 1);
-        assert_eq!(pool.lookup(ChainId(7)), Some(BlockId(2)));
+        assert_eq!(pool.lookup(0, ChainId(7)), Some(BlockId(2)));
+    }
+
+    #[test]
+    fn groups_do_not_find_each_others_blocks() {
+        let mut pool = BlockPool::new(4);
+        pool.take(2);
+        pool.cache(BlockId(1), 0, ChainId(7));
+        assert_eq!(pool.lookup(1, ChainId(7)), None);
+        pool.cache(BlockId(2), 1, ChainId(7));
+        assert_eq!(pool.lookup(0, ChainId(7)), Some(BlockId(1)));
+        assert_eq!(pool.lookup(1, ChainId(7)), Some(BlockId(2)));
     }
 
     #[test]
     fn a_touched_block_leaves_the_queue_until_its_last_holder_lets_go() {
         let mut pool = BlockPool::new(4);
         let taken = pool.take(1);
-        pool.cache(BlockId(1), ChainId(1));
+        pool.cache(BlockId(1), 0, ChainId(1));
         pool.touch(BlockId(1));
         pool.release(&taken);
         assert!(!pool.is_free(BlockId(1)));
@@ -270,7 +289,7 @@ mod tests {
         match *act {
             Act::Hold { from, hits, new } => {
                 let hit: Vec<BlockId> =
-                    (from..from + hits).map_while(|c| pool.lookup(ChainId(c))).collect();
+                    (from..from + hits).map_while(|c| pool.lookup(0, ChainId(c))).collect();
                 hit.iter().for_each(|&id| pool.touch(id));
                 let new = new.min(pool.free_count());
                 let queue = pool.free_queue();
@@ -281,10 +300,10 @@ mod tests {
             }
             Act::Cache { holder, chain } => {
                 let Some(blocks) = holders.get(holder) else { return };
-                if let Some(&id) = blocks.iter().find(|&&id| pool.block(id).chain.is_none()) {
-                    let found = pool.lookup(ChainId(chain));
-                    pool.cache(id, ChainId(chain));
-                    assert_eq!(pool.lookup(ChainId(chain)), found.or(Some(id)), "first cached");
+                if let Some(&id) = blocks.iter().find(|&&id| pool.block(id).key.is_none()) {
+                    let found = pool.lookup(0, ChainId(chain));
+                    pool.cache(id, 0, ChainId(chain));
+                    assert_eq!(pool.lookup(0, ChainId(chain)), found.or(Some(id)), "first cached");
                 }
             }
             Act::Release { holder } if holder < holders.len() => {

@@ -23,10 +23,13 @@
 mod blocks;
 mod book;
 mod chains;
+mod groups;
+mod hits;
 mod kv;
 mod queue;
 mod scheduler;
 mod state;
+mod states;
 #[cfg(test)]
 mod tests;
 

@@ -1,9 +1,10 @@
 //! One schedule call and one round of output processing by the rules of vLLM V1, step by step.
 //! Decides in tokens and blocks only: knows nothing of time, of records or of who asks.
 
-use super::kv::{AdmissionGate, KvCache, NoRoom};
+use super::kv::{AdmissionGate, KvCache, Refusal};
 use super::queue::WaitingQueue;
 use super::state::{RequestState, Status};
+use super::states::StateEdges;
 use crate::engine::config::{EngineConfig, SchedulingPolicy};
 use crate::engine::request::{EngineRequest, RequestId};
 use std::collections::BTreeMap;
@@ -109,6 +110,8 @@ pub(super) struct Scheduler {
     requests: BTreeMap<RequestId, RequestState>,
     running: Vec<RequestId>,
     waiting: WaitingQueue,
+    /// Where prefill must stop for the sake of Mamba states, if there are any to cache.
+    states: Option<StateEdges>,
     /// Requests ended since the last schedule call. vLLM makes one more call to tell the workers,
     /// even when no request is left.
     ends_to_flush: bool,
@@ -121,6 +124,7 @@ impl Scheduler {
             requests: BTreeMap::new(),
             running: Vec::new(),
             waiting: WaitingQueue::new(config.policy),
+            states: StateEdges::of(&config),
             ends_to_flush: false,
             config,
         }
@@ -173,6 +177,7 @@ impl Scheduler {
     /// One schedule call.
     pub(super) fn schedule(&mut self) -> Decision {
         self.ends_to_flush = false;
+        self.kv.begin_call();
         let evicted_before = self.kv.pool.evicted();
         let mut budget = self.budget();
         let mut call = Decision::default();
@@ -229,7 +234,14 @@ impl Scheduler {
         }
         // The last token of a full sequence is never computed.
         let room = self.config.max_model_len.saturating_sub(request.computed + 1);
-        budget.capped(request.wanted()).min(budget.left()).min(room)
+        let tokens = budget.capped(request.wanted()).min(budget.left()).min(room);
+        self.cut(request, request.computed, tokens)
+    }
+
+    /// `tokens` after the first `start` ones, less what would overshoot a place where a Mamba
+    /// state is to be kept.
+    fn cut(&self, request: &RequestState, start: u32, tokens: u32) -> u32 {
+        self.states.map_or(tokens, |states| states.cut(request, start, tokens))
     }
 
     /// Allocates for a running request, preempting others until there is room. False when the
@@ -305,24 +317,29 @@ impl Scheduler {
             debug_assert_eq!(request.placeholders, 0, "{id:?} has a token under way");
             let looked_up = self.kv.caching() && !request.skip_cache;
             let hit = if looked_up { self.kv.lookup(request) } else { self.kv.no_hit() };
-            let wanted = budget.capped(request.known() - hit.tokens);
+            let cached = self.kv.tokens(&hit);
+            let wanted = budget.capped(request.known() - cached);
             if wanted > budget.left() && !self.config.enable_chunked_prefill {
                 return false;
             }
             let tokens = wanted.min(budget.left());
-            if self.kv.allocate(request, &hit, tokens, gate) == Err(NoRoom) {
-                return true;
+            let tokens = self.states.map_or(tokens, |states| states.cut(request, cached, tokens));
+            if tokens == 0 {
+                return false;
+            }
+            if let Err(refusal) = self.kv.allocate(request, &hit, tokens, gate) {
+                return refusal == Refusal::NoRoom;
             }
             call.admitted.push(Admitted {
                 id,
                 resumed: request.status == Status::Preempted,
                 looked_up,
-                cached: hit.tokens,
+                cached,
                 known: request.known(),
             });
-            call.entries.push(Entry { id, tokens, computed: hit.tokens, gives_token: false });
+            call.entries.push(Entry { id, tokens, computed: cached, gives_token: false });
             budget.spend(tokens);
-            request.computed = hit.tokens;
+            request.computed = cached;
             request.status = Status::Running;
             self.waiting.remove(id);
             self.running.push(id);
@@ -344,6 +361,7 @@ impl Scheduler {
             let request =
                 self.requests.get_mut(&entry.id).expect("invariant: scheduled requests exist");
             request.computed += entry.tokens;
+            request.in_flight += entry.tokens;
             entry.gives_token = request.wanted() == 0;
             if entry.gives_token && self.config.async_scheduling {
                 request.placeholders += 1;
@@ -356,8 +374,12 @@ impl Scheduler {
     /// meanwhile (async scheduling) are not, and may end them out of the waiting queue.
     pub(super) fn process_output(&mut self, entries: &[Entry]) -> Vec<TokenReceived> {
         let mut received = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.gives_token) {
+        for entry in entries {
             let Some(request) = self.requests.get_mut(&entry.id) else { continue };
+            request.in_flight -= entry.tokens;
+            if !entry.gives_token {
+                continue;
+            }
             request.output += 1;
             if self.config.async_scheduling {
                 request.placeholders -= 1;

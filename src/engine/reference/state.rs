@@ -34,6 +34,11 @@ pub(super) struct RequestState {
     pub(super) computed: u32,
     /// Output tokens under way: scheduled but not received (async scheduling only).
     pub(super) placeholders: u32,
+    /// Tokens of scheduled steps whose output has not been processed.
+    pub(super) in_flight: u32,
+    /// Tokens that full attention would have hit when the other KV groups had less: later prompts
+    /// may part here too, so what the others hold up to here is worth caching. 0 is none.
+    pub(super) junction: u32,
     pub(super) table: BlockTable,
 }
 
@@ -50,6 +55,8 @@ impl RequestState {
             output: 0,
             computed: 0,
             placeholders: 0,
+            in_flight: 0,
+            junction: 0,
             table: BlockTable::new(kv_groups),
         }
     }

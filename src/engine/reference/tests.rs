@@ -10,6 +10,7 @@ use crate::engine::request::{Prompt, StreamId};
 use crate::latency::Coefficients;
 use crate::units::{PS_PER_US, Span};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 struct Sink {
@@ -30,7 +31,7 @@ impl EngineSink for Sink {
     }
 }
 
-fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig {
         version: VersionProfile::V0_32,
         max_num_seqs: 4,
@@ -48,6 +49,7 @@ fn config() -> EngineConfig {
         long_prefill_token_threshold: 0,
         long_prefill_token_threshold_adaptive: false,
         async_scheduling: false,
+        prefix_cache_retention_interval: Some(0),
         kv_groups: vec![KvGroup::Full],
         speculation: None,
     }
@@ -80,7 +82,32 @@ fn request(id: u64, arrival: SimTime, prompt: u32, output: u32) -> EngineRequest
 fn run_until(replica: &mut ReferenceReplica, until: SimTime, sink: &mut Sink) {
     while let Some(wake) = replica.next_wake().filter(|wake| wake.at < until) {
         replica.wake(wake.at, sink);
+        check_blocks(&replica.scheduler);
     }
+}
+
+/// Every block is free or held as often as tables say, and no table holds more of a window than
+/// the whole-prompt gate reckons with, nor more states than two and one for a step in flight.
+fn check_blocks(scheduler: &Scheduler) {
+    let mut holders = BTreeMap::new();
+    let in_flight = u32::from(scheduler.config().async_scheduling);
+    for &id in scheduler.running() {
+        let tables = scheduler.block_ids(id);
+        for (group, table) in groups::Group::all(scheduler.config()).iter().zip(tables) {
+            let held: Vec<u32> = table.into_iter().filter(|&id| id != 0).collect();
+            let most = match group.kind {
+                KvGroup::Full => u32::MAX,
+                KvGroup::SlidingWindow { .. } => group.new_blocks_of_whole(0, u32::MAX),
+                KvGroup::Mamba { align: false } => 1,
+                KvGroup::Mamba { align: true } => 2 + in_flight,
+            };
+            assert!(held.len() as u32 <= most, "{:?} holds {held:?}", group.kind);
+            for block in held {
+                *holders.entry(blocks::BlockId(block)).or_insert(0) += 1;
+            }
+        }
+    }
+    scheduler.kv.pool.check(&holders);
 }
 
 fn run(replica: &mut ReferenceReplica, requests: &[EngineRequest]) -> Sink {
@@ -255,26 +282,63 @@ fn settings_out_of_range_and_features_that_are_not_modelled_are_refused() {
     assert!(refuse(&|c| c.watermark = f64::NAN).contains("`watermark` is NaN"));
     let speculation = Speculation { method: SpeculativeMethod::Eagle, k: 3 };
     assert!(refuse(&|c| c.speculation = Some(speculation)).contains("speculative decoding"));
-    let window = KvGroup::SlidingWindow { window: 128 };
-    assert!(refuse(&|c| c.kv_groups = vec![window]).contains("sliding-window"));
-    assert!(refuse(&|c| c.kv_groups = vec![KvGroup::Full, window]).contains("hybrid"));
-    assert!(refuse(&|c| c.kv_groups = vec![KvGroup::Mamba { align: true }]).contains("Mamba"));
-    assert!(refuse(&|c| c.kv_groups = Vec::new()).contains("without KV groups"));
+    let groups = |groups: &[KvGroup], caching| {
+        refuse(&|c| {
+            c.kv_groups = groups.to_vec();
+            c.enable_prefix_caching = caching;
+        })
+    };
+    assert!(groups(&[], true).contains("`kv_groups` is empty; expected at least one"));
+    let window = KvGroup::SlidingWindow { window: 0 };
+    assert!(groups(&[KvGroup::Full, window], true).contains("a sliding window of 0 tokens"));
+    let [none, align] = [false, true].map(|align| KvGroup::Mamba { align });
+    assert!(groups(&[none], true).contains("expected Mamba align"));
+    assert!(groups(&[KvGroup::Full, align], false).contains("expected Mamba none"));
+    let whole_prompts = |c: &mut EngineConfig| {
+        c.kv_groups = vec![align];
+        c.enable_chunked_prefill = false;
+    };
+    assert!(refuse(&whole_prompts).contains("expected chunked prefill"));
+    let interval = refuse(&|c| c.prefix_cache_retention_interval = Some(64));
+    assert!(interval.contains("`prefix_cache_retention_interval` is 64"), "{interval}");
+}
+
+fn any_groups() -> impl Strategy<Value = Vec<KvGroup>> {
+    let (full, state) = (KvGroup::Full, KvGroup::Mamba { align: true });
+    let window = || (1..40u32).prop_map(|window| KvGroup::SlidingWindow { window });
+    prop_oneof![
+        Just(vec![full]),
+        window().prop_map(|w| vec![w]),
+        window().prop_map(move |w| vec![full, w]),
+        (window(), window()).prop_map(move |(a, b)| vec![a, full, b, a]),
+        Just(vec![full, state]),
+        window().prop_map(move |w| vec![w, state, full]),
+    ]
 }
 
 fn any_config() -> impl Strategy<Value = EngineConfig> {
     let sizes = (1..6u32, 8..80u32, 12..40u32, prop_oneof![Just(4u32), Just(16u32)]);
     let switches = prop::array::uniform6(any::<bool>());
     let rest = (prop_oneof![Just(0.0), Just(0.1)], prop_oneof![Just(0u32), Just(5), Just(32)]);
-    (sizes, switches, rest).prop_map(|(sizes, switches, (watermark, threshold))| {
+    let groups = (any_groups(), any::<bool>());
+    (sizes, switches, rest, groups).prop_map(|(sizes, switches, rest, (mut kv_groups, dense))| {
+        let (watermark, threshold) = rest;
         let (max_num_seqs, max_num_batched_tokens, num_gpu_blocks, block_size) = sizes;
-        let [caching, chunked, priority, gate, adaptive, async_scheduling] = switches;
+        let [caching, mut chunked, priority, gate, adaptive, async_scheduling] = switches;
+        for group in &mut kv_groups {
+            if let KvGroup::Mamba { align } = group {
+                *align = caching;
+                chunked = true;
+            }
+        }
         EngineConfig {
             max_num_seqs,
             // Without chunks a resumed request must fit the budget as a whole.
             max_num_batched_tokens: max_num_batched_tokens + if chunked { 0 } else { 44 },
-            num_gpu_blocks,
+            num_gpu_blocks: num_gpu_blocks * kv_groups.len() as u32,
             block_size,
+            prefix_cache_retention_interval: (!dense).then_some(0),
+            kv_groups,
             enable_prefix_caching: caching,
             enable_chunked_prefill: chunked,
             policy: if priority { SchedulingPolicy::Priority } else { SchedulingPolicy::Fcfs },
@@ -290,7 +354,7 @@ fn any_config() -> impl Strategy<Value = EngineConfig> {
 }
 
 /// Prompts of at most 24 tokens and outputs of at most 16: no request outgrows the smallest pool
-/// (11 blocks of 4 tokens).
+/// (11 blocks of 4 tokens in each group).
 fn any_requests() -> impl Strategy<Value = Vec<EngineRequest>> {
     let one = (0..4000u64, 1..25u32, 1..17u32, 1..3u64, 0..3i32, any::<bool>());
     prop::collection::vec(one, 1..25).prop_map(|drawn| {
